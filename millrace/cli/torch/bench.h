@@ -1,0 +1,24 @@
+// What the parts of `millrace bench` share: runs of a configuration, medians.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "millrace/cli/common/options.h"
+#include "millrace/cli/torch/commands.h"
+#include "millrace/core/run_config.h"
+#include "millrace/train/prepare.h"
+
+namespace millrace::cli {
+
+double median(std::vector<double> values);
+
+// run.toml of a benchmark: synthetic data of Fashion-MNIST's shape, batch 128, SGD with momentum. `model` is "lenet" or "mlp" (width 2048).
+RunConfig bench_config(const std::string& model, int workers, const std::string& planner,
+                       const std::string& schedule, int stages);
+
+void bench_throughput(const BenchArgs& args, Output& output, Value& answer);
+void bench_overhead(const BenchArgs& args, Output& output, Value& answer);
+void bench_prediction(const BenchArgs& args, Output& output, Value& answer);
+
+}  // namespace millrace::cli

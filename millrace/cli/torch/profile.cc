@@ -1,0 +1,55 @@
+// millrace profile: measure the layers of a model.
+#include <fmt/format.h>
+
+#include "millrace/base/file.h"
+#include "millrace/base/text.h"
+#include "millrace/cli/common/catalog.h"
+#include "millrace/cli/torch/commands.h"
+#include "millrace/profiler/measure_cluster.h"
+#include "millrace/profiler/profile_model.h"
+
+namespace millrace::cli {
+
+int run_profile(const ProfileArgs& args, Output& output) {
+  const RunConfig config = read_run_config(args.run.config, args.run.set);
+  Job job;
+  load_data_and_model(config, job);
+  PreparationSink progress(output);
+  ProfileRequest request;
+  request.model = &job.model;
+  request.dataset = job.data.train.get();
+  request.samples = args.samples.value_or(
+      split_evenly(config.train.batch, config.parallel.microbatches).front());
+  if (request.samples < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--samples {}: expected at least 1", request.samples));
+  }
+  request.busy_ranks = config.parallel.workers;
+  request.optimizer = {.lr = config.train.lr,
+                       .momentum = config.train.momentum,
+                       .weight_decay = config.train.weight_decay};
+  request.machine = machine_name();
+  const std::string what = fmt::format("profiling {} at {} samples, {} busy workers",
+                                       job.model.name, request.samples, request.busy_ranks);
+  request.progress = [&](double fraction) { progress.on_progress(what, fraction); };
+  const Profile profile = profile_model(request);
+  output.end_progress();
+  write_file_atomically(args.output, to_json(to_value(profile)) + "\n");
+  output.document(to_value(profile));
+  TextTable table({"layer", "forward", "input grad", "weight grad", "update", "output", "parameters", "stash"});
+  double total_s = 0;
+  for (const LayerProfile& layer : profile.layers) {
+    total_s += layer.compute_s() + layer.update_s;
+    table.row({layer.name, format_seconds(layer.forward_s), format_seconds(layer.input_gradient_s),
+               format_seconds(layer.weight_gradient_s), format_seconds(layer.update_s),
+               format_bytes(static_cast<double>(layer.output_bytes)),
+               format_bytes(static_cast<double>(layer.parameter_bytes)),
+               format_bytes(static_cast<double>(layer.stash_bytes))});
+  }
+  output.text(table.str());
+  output.text(fmt::format("{} a pass over {} samples; written to {}\n", format_seconds(total_s),
+                          profile.samples_per_microbatch, args.output));
+  return 0;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,142 @@
+#include "millrace/comm/inproc/inproc.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "millrace/base/text.h"
+#include "millrace/comm/inproc/group.h"
+
+namespace millrace {
+
+// Lock order: `mutex`, then those inside mailboxes and meetings.
+struct InprocWorld::State {
+  State(int num_ranks, double limit_s)
+      : timeout_s(limit_s), spin_s(default_spin_s(num_ranks)), boxes(num_ranks, limit_s) {}
+
+  std::shared_ptr<InprocGroupShared> join_group(int rank, const std::vector<int>& ranks);
+  void abort(const Error& cause);
+
+  struct Forming {
+    std::shared_ptr<InprocGroupShared> group;
+    std::size_t num_joined = 0;
+  };
+
+  const double timeout_s;
+  const double spin_s;  // by the whole world: its other ranks want the cores, too
+  Mailboxes<at::Tensor> boxes;
+  std::mutex mutex;
+  std::map<std::pair<int, std::vector<int>>, int64_t> num_calls;    // by (rank, ranks)
+  std::map<std::pair<std::vector<int>, int64_t>, Forming> forming;  // by (ranks, call)
+  std::vector<std::weak_ptr<InprocGroupShared>> groups;             // to wake on abort
+};
+
+std::shared_ptr<InprocGroupShared> InprocWorld::State::join_group(int rank,
+                                                                  const std::vector<int>& ranks) {
+  std::lock_guard lock(mutex);
+  const int64_t call = num_calls[{rank, ranks}]++;
+  const auto entry = forming.try_emplace({ranks, call}).first;
+  if (entry->second.group == nullptr) {
+    std::erase_if(groups, [](const auto& group) { return group.expired(); });
+    entry->second.group =
+        std::make_shared<InprocGroupShared>(ranks, timeout_s, boxes.abort_flag(), spin_s);
+    groups.push_back(entry->second.group);
+  }
+  std::shared_ptr<InprocGroupShared> group = entry->second.group;
+  if (++entry->second.num_joined == ranks.size()) {
+    forming.erase(entry);  // from here on its members keep it alive
+  }
+  return group;
+}
+
+void InprocWorld::State::abort(const Error& cause) {
+  boxes.abort(cause);
+  std::lock_guard lock(mutex);
+  for (const std::weak_ptr<InprocGroupShared>& each : groups) {
+    if (const auto group = each.lock()) {
+      group->meeting().wake();
+    }
+  }
+}
+
+namespace {
+
+Transfer transfer_of(const at::Tensor& tensor, double wait_s) {
+  return {wait_s, tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0};
+}
+
+}  // namespace
+
+class InprocWorld::Member final : public Communicator {
+ public:
+  Member(int rank, State& world) : rank_(rank), world_(world) {}
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_.boxes.num_ranks(); }
+
+  Transfer send(int to, const MessageTag& tag, at::Tensor tensor) override {
+    const Transfer transfer = transfer_of(tensor, 0);
+    const Fingerprint fingerprint = fingerprint_of(tensor);
+    world_.boxes.send(rank_, to, tag, fingerprint, std::move(tensor));
+    return transfer;
+  }
+
+  void expect(int, const MessageTag&, const Fingerprint&) override {}
+
+  at::Tensor receive(int from, const MessageTag& tag, const Fingerprint* expected,
+                     Transfer* transfer) override {
+    double wait_s = 0;
+    at::Tensor tensor = world_.boxes.receive(rank_, from, tag, expected, &wait_s);
+    if (transfer != nullptr) {
+      *transfer = transfer_of(tensor, wait_s);
+    }
+    return tensor;
+  }
+
+  std::unique_ptr<Group> group(const std::vector<int>& ranks) override {
+    const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+    const bool ascending =
+        std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+    if (own == ranks.end() || !ascending || ranks.front() < 0 || ranks.back() >= world_size()) {
+      std::vector<std::string> parts;
+      for (const int rank : ranks) {
+        parts.push_back(std::to_string(rank));
+      }
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("a group needs ascending ranks from 0 to {} with rank {} among them, "
+                              "found [{}]",
+                              world_size() - 1, rank_, join(parts, ", ")))
+          .at_rank(rank_);
+    }
+    return std::make_unique<InprocGroup>(world_.join_group(rank_, ranks),
+                                         static_cast<int>(own - ranks.begin()));
+  }
+
+  void abort(const Error& cause) override { world_.abort(cause); }
+
+ private:
+  const int rank_;
+  State& world_;
+};
+
+InprocWorld::InprocWorld(int num_ranks, double timeout_s)
+    : state_(std::make_unique<State>(num_ranks, timeout_s)) {}
+
+InprocWorld::~InprocWorld() = default;
+
+std::unique_ptr<Communicator> InprocWorld::communicator(int rank) {
+  MILLRACE_CHECK(rank >= 0 && rank < state_->boxes.num_ranks(), fmt::format("rank {}", rank));
+  return std::make_unique<Member>(rank, *state_);
+}
+
+void InprocWorld::abort(const Error& cause) { state_->abort(cause); }
+
+std::optional<Error> InprocWorld::first_cause() const { return state_->boxes.abort_flag().cause(); }
+
+std::size_t InprocWorld::held(int rank) const { return state_->boxes.held(rank); }
+
+}  // namespace millrace

@@ -1,0 +1,330 @@
+#include "millrace/core/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "millrace/base/error.h"
+#include "millrace/base/text.h"
+
+namespace millrace {
+namespace {
+
+constexpr int64_t kMostWorkers = 1 << 20;
+constexpr int64_t kMostMicrobatches = 1 << 30;
+constexpr std::size_t kMostFindings = 20;
+
+int bounded(Reader& reader, const char* key, int64_t most, int64_t fallback) {
+  const int64_t value = reader.count(key, 1, fallback);
+  if (value > most) {
+    throw reader.error(key, fmt::format("expected at most {}, found {}", most, value));
+  }
+  return static_cast<int>(value);
+}
+
+// Where each layer and rank was first named, over all stages.
+struct Places {
+  std::map<std::string, int> stage_of_layer;
+  std::map<int64_t, int> stage_of_rank;
+};
+
+PlanStage stage_from(Reader& reader, int index, Places& places) {
+  PlanStage stage;
+  stage.layers = reader.texts("layers");
+  if (stage.layers.empty()) {
+    throw reader
+        .error("layers", fmt::format("stage {} has no layers; give it some or leave it out", index))
+        .at_stage(index);
+  }
+  for (const std::string& layer : stage.layers) {
+    const auto [earlier, is_new] = places.stage_of_layer.emplace(layer, index);
+    if (!is_new) {
+      throw reader
+          .error("layers", fmt::format("layer {} stands twice: in stage {} and in stage {}",
+                                       in_quotes(layer), earlier->second, index))
+          .at_stage(index);
+    }
+  }
+  const std::vector<int64_t> ranks = reader.integers("ranks");
+  if (ranks.empty()) {
+    throw reader.error("ranks", fmt::format("stage {} has no ranks; give it at least one", index))
+        .at_stage(index);
+  }
+  for (const int64_t rank : ranks) {
+    if (rank < 0 || rank >= kMostWorkers) {
+      throw reader.error("ranks", fmt::format("expected ranks from 0 up, found {}", rank))
+          .at_stage(index);
+    }
+    const auto [earlier, is_new] = places.stage_of_rank.emplace(rank, index);
+    if (!is_new) {
+      throw reader
+          .error("ranks", fmt::format("rank {} stands twice: in stage {} and in stage {}", rank,
+                                      earlier->second, index))
+          .at_stage(index);
+    }
+    stage.ranks.push_back(static_cast<int>(rank));
+  }
+  reader.finish();
+  return stage;
+}
+
+MemoryUse memory_from(Reader& reader) {
+  MemoryUse memory;
+  memory.weight_bytes = reader.count("weight_bytes", 0);
+  memory.gradient_bytes = reader.count("gradient_bytes", 0);
+  memory.optimizer_bytes = reader.count("optimizer_bytes", 0);
+  memory.stash_bytes = reader.count("stash_bytes", 0);
+  memory.border_bytes = reader.count("border_bytes", 0);
+  memory.workspace_bytes = reader.count("workspace_bytes", 0);
+  reader.finish();
+  return memory;
+}
+
+// "ranks 0-3, 8": runs of three and more are drawn together.
+std::string describe_ranks(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) {
+      ++end;
+    }
+    if (end - i >= 3) {
+      parts.push_back(fmt::format("{}-{}", ranks[i], ranks[end - 1]));
+    } else {
+      end = i + 1;
+      parts.push_back(fmt::format("{}", ranks[i]));
+    }
+    i = end;
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + join(parts, ", ");
+}
+
+// Collects findings of check_plan while walking the stages' layers against the model's.
+class Checker {
+ public:
+  Checker(const Plan& plan, const std::vector<std::string>& model) : plan_(plan), model_(model) {
+    for (std::size_t i = 0; i < model.size(); ++i) {
+      index_.emplace(model[i], i);
+    }
+    stage_of_.assign(model.size(), -1);
+  }
+
+  std::vector<std::string> run() {
+    if (plan_.stages.empty()) {
+      findings_.push_back("it has no stages");
+    }
+    if (plan_.stages.size() > model_.size()) {
+      findings_.push_back(
+          fmt::format("it has {} stages for a model of {} layers; a stage needs at "
+                      "least one layer",
+                      plan_.stages.size(), model_.size()));
+    }
+    for (int s = 0; s < plan_.num_stages(); ++s) {
+      walk_stage(s);
+    }
+    find_gaps();
+    return std::move(findings_);
+  }
+
+ private:
+  void walk_stage(int s) {
+    const PlanStage& stage = plan_.stages[static_cast<std::size_t>(s)];
+    if (stage.layers.empty()) {
+      findings_.push_back(fmt::format("stage {} has no layers", s));
+    }
+    for (const std::string& layer : stage.layers) {
+      const auto found = index_.find(layer);
+      if (found == index_.end()) {
+        findings_.push_back(fmt::format("stage {}: the model has no layer {}{}", s,
+                                        in_quotes(layer), did_you_mean(layer, model_)));
+        continue;
+      }
+      const std::size_t at = found->second;
+      if (stage_of_[at] >= 0) {
+        findings_.push_back(fmt::format("stage {}: layer {} is in stage {} already", s,
+                                        in_quotes(layer), stage_of_[at]));
+        continue;
+      }
+      stage_of_[at] = s;
+      if (previous_ && at < *previous_) {
+        findings_.push_back(
+            fmt::format("stage {}: layer {} comes after {}, but before it in the model", s,
+                        in_quotes(layer), in_quotes(model_[*previous_])));
+      }
+      previous_ = at;
+    }
+  }
+
+  void find_gaps() {
+    for (std::size_t i = 0; i < model_.size();) {
+      if (stage_of_[i] >= 0) {
+        ++i;
+        continue;
+      }
+      std::size_t end = i + 1;
+      while (end < model_.size() && stage_of_[end] < 0) {
+        ++end;
+      }
+      // The stage before a gap is the likely home of what is missing.
+      const std::string near = i > 0 ? fmt::format(" (after stage {})", stage_of_[i - 1]) : "";
+      findings_.push_back(
+          end - i == 1 ? fmt::format("layer {} is in no stage{}", in_quotes(model_[i]), near)
+                       : fmt::format("layers {} to {} are in no stage{}", in_quotes(model_[i]),
+                                     in_quotes(model_[end - 1]), near));
+      i = end;
+    }
+  }
+
+  const Plan& plan_;
+  const std::vector<std::string>& model_;
+  std::unordered_map<std::string, std::size_t> index_;
+  std::vector<int> stage_of_;            // of each model layer; -1 when in none
+  std::optional<std::size_t> previous_;  // model index of the layer before
+  std::vector<std::string> findings_;
+};
+
+}  // namespace
+
+int Plan::num_used_ranks() const {
+  std::size_t count = 0;
+  for (const PlanStage& stage : stages) {
+    count += stage.ranks.size();
+  }
+  return static_cast<int>(count);
+}
+
+int Plan::stage_of_rank(int rank) const {
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const auto& ranks = stages[s].ranks;
+    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) {
+      return static_cast<int>(s);
+    }
+  }
+  return -1;
+}
+
+Plan plan_from(const Document& document) {
+  Reader reader(document);
+  // A plan may be written by hand: the two members are checked where they stand, not asked for.
+  if (reader.has("artifact") || reader.has("version")) {
+    expect_artifact(reader, "plan", 1);
+  }
+  Plan plan;
+  plan.planner = reader.text("planner", plan.planner);
+  plan.schedule = reader.text("schedule", plan.schedule);
+  plan.rule = reader.text("rule", plan.rule);
+  plan.microbatches = bounded(reader, "microbatches", kMostMicrobatches, 1);
+  plan.minibatch_s = reader.quantity("minibatch_s", 0.0);
+  plan.data_parallel_minibatch_s = reader.quantity("data_parallel_minibatch_s", 0.0);
+  plan.one_worker_minibatch_s = reader.quantity("one_worker_minibatch_s", 0.0);
+  Places places;
+  for (Reader& item : reader.objects("stages")) {
+    plan.stages.push_back(stage_from(item, plan.num_stages(), places));
+  }
+  if (plan.stages.empty()) {
+    throw reader.error("stages", "expected at least one stage, found none");
+  }
+  const int64_t highest = places.stage_of_rank.rbegin()->first;
+  plan.workers = bounded(reader, "workers", kMostWorkers, highest + 1);
+  if (highest >= plan.workers) {
+    throw reader.error(
+        "stages",
+        fmt::format("rank {} of stage {} is beyond the {} workers (ranks 0 to "
+                    "{}); raise `workers` or use a lower rank",
+                    highest, places.stage_of_rank[highest], plan.workers, plan.workers - 1));
+  }
+  if (reader.raw("memory") != nullptr) {
+    for (Reader& item : reader.objects("memory")) {
+      plan.memory.push_back(memory_from(item));
+    }
+    if (!plan.memory.empty() && plan.memory.size() != static_cast<std::size_t>(plan.workers)) {
+      throw reader.error("memory", fmt::format("expected one entry for each of the {} workers, or "
+                                               "none, found {}",
+                                               plan.workers, plan.memory.size()));
+    }
+  }
+  reader.finish();
+  return plan;
+}
+
+Value to_value(const Plan& plan) {
+  Value root = Value::map();
+  root.set("artifact", Value::of("plan"));
+  root.set("version", Value::of(1));
+  root.set("planner", Value::of(plan.planner));
+  root.set("schedule", Value::of(plan.schedule));
+  root.set("rule", Value::of(plan.rule));
+  root.set("microbatches", Value::of(plan.microbatches));
+  root.set("workers", Value::of(plan.workers));
+  root.set("minibatch_s", Value::of(plan.minibatch_s));
+  root.set("data_parallel_minibatch_s", Value::of(plan.data_parallel_minibatch_s));
+  root.set("one_worker_minibatch_s", Value::of(plan.one_worker_minibatch_s));
+  Value stages = Value::list();
+  for (const PlanStage& stage : plan.stages) {
+    Value item = Value::map();
+    Value& layers = item.set("layers", Value::list());
+    for (const std::string& layer : stage.layers) {
+      layers.push(Value::of(layer));
+    }
+    Value& ranks = item.set("ranks", Value::list());
+    for (const int rank : stage.ranks) {
+      ranks.push(Value::of(rank));
+    }
+    stages.push(std::move(item));
+  }
+  root.set("stages", std::move(stages));
+  if (!plan.memory.empty()) {
+    Value memory = Value::list();
+    for (const MemoryUse& use : plan.memory) {
+      Value item = Value::map();
+      item.set("weight_bytes", Value::of(use.weight_bytes));
+      item.set("gradient_bytes", Value::of(use.gradient_bytes));
+      item.set("optimizer_bytes", Value::of(use.optimizer_bytes));
+      item.set("stash_bytes", Value::of(use.stash_bytes));
+      item.set("border_bytes", Value::of(use.border_bytes));
+      item.set("workspace_bytes", Value::of(use.workspace_bytes));
+      memory.push(std::move(item));
+    }
+    root.set("memory", std::move(memory));
+  }
+  return root;
+}
+
+void check_plan(const Plan& plan, const std::vector<std::string>& model_layers,
+                const std::string& file) {
+  std::vector<std::string> findings = Checker(plan, model_layers).run();
+  if (findings.empty()) {
+    return;
+  }
+  const std::size_t count = findings.size();
+  if (count > kMostFindings) {
+    findings.resize(kMostFindings);
+    findings.push_back(fmt::format("and {} more", count - kMostFindings));
+  }
+  Error error(ErrorCode::kInvalidArgument,
+              fmt::format("the plan does not fit the model (every layer once, in order): {}",
+                          join(findings, "; ")));
+  if (!file.empty()) {
+    error.in_file(file);
+  }
+  throw error;
+}
+
+std::string describe(const Plan& plan) {
+  std::vector<std::string> parts;
+  for (const PlanStage& stage : plan.stages) {
+    std::string layers = stage.layers.empty() ? "(no layers)" : stage.layers.front();
+    if (stage.layers.size() > 1) {
+      layers += ".." + stage.layers.back();
+    }
+    parts.push_back(layers + " -> " + describe_ranks(stage.ranks));
+  }
+  return join(parts, " | ");
+}
+
+}  // namespace millrace

@@ -1,0 +1,68 @@
+// Plan: which layers make each stage, which ranks run it, by which schedule and rule. Made by a
+// planner or by hand; read by schedule, sim and runtime. A plain value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "millrace/base/document.h"
+#include "millrace/core/profile.h"
+
+namespace millrace {
+
+struct PlanStage {
+  std::vector<std::string> layers;  // names, in model order
+  std::vector<int> ranks;           // replicas of this stage; world ranks
+  bool operator==(const PlanStage&) const = default;
+};
+
+// Predicted peak bytes of one rank, each part its own number.
+struct MemoryUse {
+  int64_t weight_bytes = 0;  // live versions x parameters
+  int64_t gradient_bytes = 0;
+  int64_t optimizer_bytes = 0;
+  int64_t stash_bytes = 0;   // peak over in-flight microbatches
+  int64_t border_bytes = 0;  // activations and gradients waiting at stage borders
+  int64_t workspace_bytes = 0;
+  int64_t total() const {
+    return weight_bytes + gradient_bytes + optimizer_bytes + stash_bytes + border_bytes +
+           workspace_bytes;
+  }
+  bool operator==(const MemoryUse&) const = default;
+};
+
+struct Plan {
+  std::string planner = "by-hand";
+  std::string schedule = "1f1b";
+  std::string rule = "bsp";
+  int microbatches = 1;
+  int workers = 1;  // ranks there are; a plan may leave some idle
+  std::vector<PlanStage> stages;
+  // Predictions of the planner's formula, seconds per minibatch; 0 when unknown.
+  double minibatch_s = 0;
+  double data_parallel_minibatch_s = 0;
+  double one_worker_minibatch_s = 0;
+  std::vector<MemoryUse> memory;  // one a rank, empty when not predicted
+
+  int num_stages() const { return static_cast<int>(stages.size()); }
+  int num_used_ranks() const;
+  // Stage that a rank runs, -1 for an idle one.
+  int stage_of_rank(int rank) const;
+  bool operator==(const Plan&) const = default;
+};
+
+// Reading validates the form: non-empty stages, ranks 0..workers-1 at most once each (an idle rank
+// is allowed), no layer twice. Whether it fits a model is checked by check_plan.
+Plan plan_from(const Document& document);
+Value to_value(const Plan& plan);
+
+// Every layer of the model exactly once, in order, each stage a consecutive run. All findings in
+// one Error (kInvalidArgument): gap, overlap, disorder, unknown layer, more stages than layers.
+void check_plan(const Plan& plan, const std::vector<std::string>& model_layers,
+                const std::string& file = "");
+
+// "conv1..pool2 -> rank 0 | flatten..fc2 -> rank 1"
+std::string describe(const Plan& plan);
+
+}  // namespace millrace

@@ -1,0 +1,354 @@
+#include "millrace/core/run_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "millrace/base/error.h"
+#include "millrace/base/text.h"
+
+namespace millrace {
+namespace {
+
+constexpr int64_t kMostWorkers = 1 << 20;
+constexpr int64_t kMostMicrobatches = 1 << 30;
+
+int64_t bounded(Reader& reader, const char* key, int64_t most, int64_t fallback) {
+  const int64_t value = reader.count(key, 1, fallback);
+  if (value > most) {
+    throw reader.error(key, fmt::format("expected at most {}, found {}", most, value));
+  }
+  return value;
+}
+
+std::string name_at(Reader& reader, const char* key, const std::string& fallback) {
+  const std::string value = reader.text(key, fallback);
+  if (value.empty()) {
+    throw reader.error(key, "expected a name, found empty text");
+  }
+  return value;
+}
+
+// The error that `error` is, but for something valid that is not offered.
+Error unsupported(const Error& error) {
+  Error result(ErrorCode::kUnsupported, error.message());
+  result.in_file(error.file().value_or(""), error.line().value_or(0));
+  result.at_key(error.key().value_or(""));
+  return result;
+}
+
+std::string choice(Reader& reader, const char* key, const std::vector<std::string>& offered,
+                   const std::string& fallback) {
+  const std::string value = reader.text(key, fallback);
+  if (std::find(offered.begin(), offered.end(), value) == offered.end()) {
+    std::vector<std::string> names;
+    for (const std::string& name : offered) {
+      names.push_back(in_quotes(name));
+    }
+    throw unsupported(reader.error(
+        key, fmt::format("{} is not offered; use {}", in_quotes(value), join(names, " or "))));
+  }
+  return value;
+}
+
+// Options go to the model or dataset as they are, but a number must be one.
+void refuse_non_finite(const Value& value, const Reader& reader, const std::string& key) {
+  if (value.kind == Value::Kind::kFloat && !std::isfinite(value.number)) {
+    throw reader.error(key, fmt::format("expected a finite number, found {}", value.number));
+  }
+  for (std::size_t i = 0; i < value.array.size(); ++i) {
+    refuse_non_finite(value.array[i], reader, key);
+  }
+  for (const auto& member : value.object) {
+    refuse_non_finite(member.second, reader, key);
+  }
+}
+
+// `name` and all other keys of [model] or [data].
+template <typename Config>
+Config named_from(Reader& root, const char* table) {
+  Reader reader = root.object(table);
+  Config config;
+  config.name = reader.text("name");
+  if (config.name.empty()) {
+    throw reader.error("name", "expected a name, found empty text");
+  }
+  for (const auto& [key, value] : root.raw(table)->object) {
+    if (key != "name") {
+      refuse_non_finite(value, reader, key);
+      config.options.set(key, value);
+    }
+  }
+  return config;
+}
+
+std::vector<int> replicas_from(Reader& reader) {
+  const Value* value = reader.raw("replicas");
+  if (value == nullptr) {
+    return {};
+  }
+  const bool is_list = value->kind == Value::Kind::kArray;
+  const std::vector<int64_t> numbers =
+      is_list ? reader.integers("replicas") : std::vector<int64_t>{reader.integer("replicas")};
+  if (numbers.empty()) {
+    throw reader.error("replicas", "expected a number, or one for each stage, found an empty list");
+  }
+  std::vector<int> replicas;
+  for (const int64_t number : numbers) {
+    if (number < 1 || number > kMostWorkers) {
+      throw reader.error(
+          "replicas", fmt::format("expected numbers from 1 to {}, found {}", kMostWorkers, number));
+    }
+    replicas.push_back(static_cast<int>(number));
+  }
+  return replicas;
+}
+
+// Whether stages, replicas and workers can hold together at all.
+void check_ranks(const ParallelConfig& config, const Reader& reader) {
+  if (config.plan_is_file()) {
+    for (const char* key : {"stages", "replicas"}) {
+      if (reader.has(key)) {
+        throw reader.error(key, fmt::format("the plan file {} fixes this already; leave out one of "
+                                            "the two",
+                                            in_quotes(config.plan)));
+      }
+    }
+    return;
+  }
+  if (config.stages && *config.stages > config.workers) {
+    throw reader.error("stages", fmt::format("{} stages need as many workers, found workers = {}",
+                                             *config.stages, config.workers));
+  }
+  if (config.replicas.empty()) {
+    return;
+  }
+  if (config.stages && config.replicas.size() > 1 &&
+      config.replicas.size() != static_cast<std::size_t>(*config.stages)) {
+    throw reader.error("replicas", fmt::format("expected one number, or one for each of the {} "
+                                               "stages, found {}",
+                                               *config.stages, config.replicas.size()));
+  }
+  int64_t ranks = 0;
+  for (const int count : config.replicas) {
+    ranks += count;
+  }
+  if (config.replicas.size() == 1) {
+    ranks *= config.stages.value_or(1);
+  }
+  if (ranks > config.workers) {
+    throw reader.error("replicas",
+                       fmt::format("the stages' replicas need {} workers, found workers = "
+                                   "{}; lower replicas or raise workers",
+                                   ranks, config.workers));
+  }
+}
+
+// Replica numbers that the config leaves no choice about; empty when the planner decides.
+std::vector<int> fixed_replicas(const ParallelConfig& config) {
+  if (!config.replicas.empty()) {
+    return config.replicas;
+  }
+  const bool one_each = config.workers == 1 || config.stages.value_or(0) == config.workers;
+  return one_each ? std::vector<int>{1} : std::vector<int>{};
+}
+
+ParallelConfig parallel_from(Reader& reader) {
+  ParallelConfig config;
+  config.workers = static_cast<int>(bounded(reader, "workers", kMostWorkers, config.workers));
+  config.plan = name_at(reader, "plan", config.plan);
+  if (reader.raw("stages") != nullptr) {
+    config.stages = static_cast<int>(bounded(reader, "stages", kMostWorkers, 1));
+  }
+  config.replicas = replicas_from(reader);
+  config.cluster = name_at(reader, "cluster", config.cluster);
+  config.schedule = name_at(reader, "schedule", config.schedule);
+  config.policy = reader.text("policy", config.policy);
+  config.rule = name_at(reader, "rule", config.rule);
+  config.microbatches =
+      static_cast<int>(bounded(reader, "microbatches", kMostMicrobatches, config.microbatches));
+  if (reader.raw("microbatch_size") != nullptr) {
+    config.microbatch_size =
+        static_cast<int>(bounded(reader, "microbatch_size", kMostMicrobatches, 1));
+  }
+  config.timeout_s = reader.number("timeout_s", config.timeout_s);
+  if (config.timeout_s <= 0) {
+    throw reader.error("timeout_s",
+                       fmt::format("expected more than 0 seconds, found {}", config.timeout_s));
+  }
+  reader.finish();
+  check_ranks(config, reader);
+  return config;
+}
+
+TrainConfig train_from(Reader& reader) {
+  TrainConfig config;
+  config.epochs = reader.count("epochs", 1, config.epochs);
+  if (reader.raw("max_steps") != nullptr) {
+    config.max_steps = reader.count("max_steps", 1);
+  }
+  config.batch = reader.count("batch", 1, config.batch);
+  config.optimizer = choice(reader, "optimizer", {"sgd"}, config.optimizer);
+  config.lr = reader.number("lr", config.lr);
+  if (config.lr <= 0) {
+    throw reader.error("lr", fmt::format("expected a rate above 0, found {}", config.lr));
+  }
+  config.lr_schedule = choice(reader, "lr_schedule", {"constant"}, config.lr_schedule);
+  config.momentum = reader.number("momentum", config.momentum);
+  if (config.momentum < 0 || config.momentum >= 1) {
+    throw reader.error(
+        "momentum", fmt::format("expected 0 or more and less than 1, found {}", config.momentum));
+  }
+  config.weight_decay = reader.quantity("weight_decay", config.weight_decay);
+  config.dtype = choice(reader, "dtype", {"float32", "float64"}, config.dtype);
+  config.seed = static_cast<uint64_t>(reader.count("seed", 0, 1));
+  config.eval_every_epochs = reader.count("eval_every_epochs", 0, config.eval_every_epochs);
+  config.checkpoint_every_epochs =
+      reader.count("checkpoint_every_epochs", 0, config.checkpoint_every_epochs);
+  reader.finish();
+  return config;
+}
+
+// It becomes a folder's name.
+std::string run_name(Reader& reader, const std::string& file) {
+  const std::string stem = std::filesystem::path(file).stem().string();
+  const bool given = reader.raw("name") != nullptr;
+  const std::string name = given ? reader.text("name") : stem.empty() ? "run" : stem;
+  const bool has_control = std::any_of(name.begin(), name.end(), [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
+  });
+  if (name.empty() || name == "." || name == ".." || has_control ||
+      name.find('/') != std::string::npos) {
+    throw reader.error(
+        "name", fmt::format("expected a name that can be a folder's, found {}", in_quotes(name)));
+  }
+  return name;
+}
+
+// `microbatches` follows from the other three where it is not given; then the equation must hold.
+void settle_batch(RunConfig& config, Reader& reader, bool microbatches_given) {
+  ParallelConfig& parallel = config.parallel;
+  const int64_t batch = config.train.batch;
+  std::vector<int> replicas = fixed_replicas(parallel);
+  const int64_t size = parallel.microbatch_size.value_or(1);
+  if (parallel.microbatch_size && !microbatches_given && !replicas.empty()) {
+    const int64_t rest = size * replicas[0];
+    if (batch % rest == 0 && batch / rest <= kMostMicrobatches) {
+      parallel.microbatches = static_cast<int>(batch / rest);
+    }
+  }
+  if (replicas.empty()) {
+    // The planner will choose among 1..workers; refuse what no choice can mend.
+    const int64_t rest = size * parallel.microbatches;
+    const bool some_fit = parallel.microbatch_size && batch % rest == 0 && batch / rest >= 1 &&
+                          batch / rest <= parallel.workers;
+    replicas = {some_fit ? static_cast<int>(batch / rest) : 1};
+  }
+  for (const int count : replicas) {
+    try {
+      check_batch(batch, parallel.microbatch_size, parallel.microbatches, count);
+    } catch (const Error& error) {
+      if (reader.has("train")) {
+        throw reader.object("train").error("batch", error.message());
+      }
+      throw reader.error("", error.message()).at_key("train.batch");
+    }
+  }
+}
+
+}  // namespace
+
+bool ParallelConfig::plan_is_file() const {
+  const auto ends_with = [this](std::string_view tail) {
+    return plan.size() > tail.size() &&
+           plan.compare(plan.size() - tail.size(), tail.size(), tail) == 0;
+  };
+  return ends_with(".json") || ends_with(".toml") || plan.find('/') != std::string::npos;
+}
+
+RunConfig run_config_from(const Document& document) {
+  Reader reader(document);
+  RunConfig config;
+  config.name = run_name(reader, document.file);
+  config.model = named_from<ModelConfig>(reader, "model");
+  config.data = named_from<DataConfig>(reader, "data");
+  // The other two tables may be left out: every key in them has a default.
+  bool microbatches_given = false;
+  if (const Value* parallel = reader.raw("parallel")) {
+    Reader table = reader.object("parallel");
+    config.parallel = parallel_from(table);
+    microbatches_given = parallel->find("microbatches") != nullptr;
+  }
+  if (reader.raw("train") != nullptr) {
+    Reader table = reader.object("train");
+    config.train = train_from(table);
+  }
+  reader.finish();
+  settle_batch(config, reader, microbatches_given);
+  return config;
+}
+
+Value to_value(const RunConfig& config) {
+  MILLRACE_CHECK(config.train.seed <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
+                 "a seed above 2^63-1 has no form in a file");
+  Value root = Value::map();
+  root.set("name", Value::of(config.name));
+  const auto add_named = [&root](const char* table, const std::string& name, const Value& options) {
+    Value& value = root.set(table, Value::map());
+    value.set("name", Value::of(name));
+    for (const auto& [key, option] : options.object) {
+      value.set(key, option);
+    }
+  };
+  add_named("model", config.model.name, config.model.options);
+  add_named("data", config.data.name, config.data.options);
+
+  const ParallelConfig& parallel = config.parallel;
+  Value& p = root.set("parallel", Value::map());
+  p.set("workers", Value::of(parallel.workers));
+  p.set("plan", Value::of(parallel.plan));
+  if (parallel.stages) {
+    p.set("stages", Value::of(*parallel.stages));
+  }
+  if (parallel.replicas.size() == 1) {
+    p.set("replicas", Value::of(parallel.replicas[0]));
+  } else if (!parallel.replicas.empty()) {
+    Value& list = p.set("replicas", Value::list());
+    for (const int count : parallel.replicas) {
+      list.push(Value::of(count));
+    }
+  }
+  p.set("cluster", Value::of(parallel.cluster));
+  p.set("schedule", Value::of(parallel.schedule));
+  p.set("policy", Value::of(parallel.policy));
+  p.set("rule", Value::of(parallel.rule));
+  p.set("microbatches", Value::of(parallel.microbatches));
+  if (parallel.microbatch_size) {
+    p.set("microbatch_size", Value::of(*parallel.microbatch_size));
+  }
+  p.set("timeout_s", Value::of(parallel.timeout_s));
+
+  const TrainConfig& train = config.train;
+  Value& t = root.set("train", Value::map());
+  t.set("epochs", Value::of(train.epochs));
+  if (train.max_steps) {
+    t.set("max_steps", Value::of(*train.max_steps));
+  }
+  t.set("batch", Value::of(train.batch));
+  t.set("optimizer", Value::of(train.optimizer));
+  t.set("lr", Value::of(train.lr));
+  t.set("lr_schedule", Value::of(train.lr_schedule));
+  t.set("momentum", Value::of(train.momentum));
+  t.set("weight_decay", Value::of(train.weight_decay));
+  t.set("dtype", Value::of(train.dtype));
+  t.set("seed", Value::of(static_cast<int64_t>(train.seed)));
+  t.set("eval_every_epochs", Value::of(train.eval_every_epochs));
+  t.set("checkpoint_every_epochs", Value::of(train.checkpoint_every_epochs));
+  return root;
+}
+
+}  // namespace millrace

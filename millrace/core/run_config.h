@@ -1,0 +1,89 @@
+// RunConfig: run.toml as a value, with every default filled in. Read and checked by the light
+// program before anything is launched, so that all ranks see one effective configuration.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/base/document.h"
+
+namespace millrace {
+
+struct ModelConfig {
+  std::string name;
+  Value options = Value::map();  // the model's own keys, e.g. depth, width
+  bool operator==(const ModelConfig&) const = default;
+};
+
+struct DataConfig {
+  std::string name;
+  Value options = Value::map();  // e.g. samples, path
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct ParallelConfig {
+  int workers = 1;
+  std::string plan = "pipedream";  // a planner's name, or a plan file when it ends in .json or
+                                   // .toml or holds a '/'
+  std::optional<int> stages;
+  std::vector<int> replicas;  // empty: free; one number for every stage, or one a stage
+  std::string cluster = "auto";
+  std::string schedule = "1f1b";
+  std::string policy;  // empty: the schedule's own
+  std::string rule = "bsp";
+  int microbatches = 1;
+  std::optional<int>
+      microbatch_size;    // when set: batch = microbatch_size x microbatches x replicas
+  double timeout_s = 60;  // deadline of every wait on another rank
+  bool plan_is_file() const;
+  bool operator==(const ParallelConfig&) const = default;
+};
+
+struct TrainConfig {
+  int64_t epochs = 1;
+  std::optional<int64_t> max_steps;  // stop after so many updates, whatever the epochs
+  int64_t batch = 128;               // global samples per step
+  std::string optimizer = "sgd";
+  double lr = 0.05;
+  std::string lr_schedule = "constant";
+  double momentum = 0.0;
+  double weight_decay = 0.0;
+  std::string dtype = "float32";
+  uint64_t seed = 1;
+  int64_t eval_every_epochs = 1;        // 0: only at the end
+  int64_t checkpoint_every_epochs = 1;  // 0: only at the end or when interrupted
+  bool operator==(const TrainConfig&) const = default;
+};
+
+struct RunConfig {
+  std::string name;  // names the run folder; defaults to the file's stem
+  ModelConfig model;
+  DataConfig data;
+  ParallelConfig parallel;
+  TrainConfig train;
+  bool operator==(const RunConfig&) const = default;
+};
+
+// Reads and checks everything that needs no registry: keys, types, ranges, and the batch
+// arithmetic. The document's file name gives errors their place.
+RunConfig run_config_from(const Document& document);
+Value to_value(const RunConfig& config);  // every key, defaults included
+
+// Applies "a.b=c" settings (TOML value syntax; a bare word is a string) over a parsed document.
+// A setting's errors name it as file "--set a.b=c".
+void apply_setting(Document& document, const std::string& setting);
+
+// batch = microbatch_size x microbatches x replicas, as text and as a check (case C44): refuses
+// zero or negative numbers, more microbatch parts than samples, a set microbatch_size that does not
+// divide; shows the equation and the nearest values that hold. `replicas` is the number of replicas
+// of a stage.
+void check_batch(int64_t batch, std::optional<int64_t> microbatch_size, int64_t microbatches,
+                 int64_t replicas);
+std::string batch_equation(int64_t batch, int64_t microbatches, int64_t replicas);
+
+// Sizes of `parts` parts of `total` samples, larger first: 10 into 4 is 3, 3, 2, 2.
+std::vector<int64_t> split_evenly(int64_t total, int64_t parts);
+
+}  // namespace millrace

@@ -1,0 +1,63 @@
+// Schedule: the order of actions on every rank, executed by the runtime and timed by the simulator.
+// A plain value with a JSON form. Here "rank" is a position of the pipeline; lowering
+// (millrace/schedule/lower.h) spreads positions over the plan's replicas.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "millrace/base/document.h"
+#include "millrace/core/action.h"
+
+namespace millrace {
+
+// With a flush a step is `period`: microbatches 0..num_microbatches-1, drained; prologue and
+// epilogue are empty. Without one, an epoch is prologue, then period again and again (each repeat
+// advances every microbatch by `period_microbatches`), then epilogue. The epilogue goes on where
+// the period stopped: it may be written for any number of repeats, as it is moved so that on every
+// rank the least microbatch of a kind and stage follows the period's by whole periods.
+struct Schedule {
+  std::string name;
+  std::string policy = "flush";  // weight policy: flush, stash, latest, ...
+  bool flush = true;
+  int num_ranks = 1;
+  int num_stages = 1;
+  int num_microbatches = 1;                   // a step; 1 without a flush
+  int64_t period_microbatches = 1;            // num_microbatches with a flush
+  std::vector<std::vector<int>> stage_ranks;  // positions that hold each stage
+  ActionLists prologue;
+  ActionLists period;
+  ActionLists epilogue;
+
+  bool operator==(const Schedule&) const = default;
+};
+
+// The bare actions (F, B, I, W) of `num_steps` steps, microbatches counted through: step k holds
+// k*num_microbatches .. (k+1)*num_microbatches-1. Without a flush any num_steps >= 1 works: the
+// period is repeated as often as needed, and what any part starts beyond the last minibatch is
+// dropped. Throws Error(kInvalidArgument) when the parts cannot cover the steps, or the epilogue
+// does not go on where the period stops.
+ActionLists unroll(const Schedule& schedule, int64_t num_steps);
+
+Schedule schedule_from(const Document& document);
+Value to_value(const Schedule& schedule);
+
+// What lowering makes of a schedule and a plan: complete actions per world rank. Executed by the
+// interpreter, timed by the simulator. With a flush it holds one step and is repeated, each time
+// advancing microbatches by `microbatches_per_step` and versions by one; without, it holds a whole
+// segment of `num_steps` minibatches and runs once.
+struct LoweredSchedule {
+  std::string name;
+  std::string policy;
+  bool flush = true;
+  int num_stages = 1;
+  int64_t num_steps = 1;
+  int64_t microbatches_per_step = 1;
+  ActionLists ranks;               // one a world rank; an idle rank's is empty
+  std::vector<int> stage_of_rank;  // -1 for an idle rank; (one stage a rank until chunks arrive)
+  std::vector<std::vector<int>> stage_ranks;  // world ranks (replicas) of each stage
+  std::vector<int> replica_of_rank;           // index among its stage's replicas
+};
+
+}  // namespace millrace

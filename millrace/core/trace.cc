@@ -1,0 +1,159 @@
+#include "millrace/core/trace.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "millrace/base/error.h"
+#include "millrace/base/text.h"
+
+namespace millrace {
+namespace {
+
+TraceEvent event_from(Reader& reader) {
+  TraceEvent event;
+  const std::string text = reader.text("action");
+  try {
+    event.action = parse_action(text);
+  } catch (const Error& error) {
+    throw reader.error("action", error.message());
+  }
+  event.start_s = reader.quantity("start_s");
+  event.end_s = reader.quantity("end_s");
+  if (event.end_s < event.start_s) {
+    throw reader.error("end_s", fmt::format("action {} ends at {} s, before its start at {} s",
+                                            text, event.end_s, event.start_s));
+  }
+  event.wait_s = reader.quantity("wait_s", 0.0);
+  event.bytes = reader.count("bytes", 0, 0);
+  reader.finish();
+  return event;
+}
+
+RankTrace rank_from(Reader& reader) {
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  RankTrace trace;
+  const int64_t rank = reader.count("rank", 0);
+  const int64_t stage = reader.count("stage", -1);
+  if (rank > kMost || stage > kMost) {
+    throw reader.error(rank > kMost ? "rank" : "stage", fmt::format("expected at most {}", kMost));
+  }
+  trace.rank = static_cast<int>(rank);
+  trace.stage = static_cast<int>(stage);
+  trace.compute_s = reader.quantity("compute_s");
+  trace.communicate_s = reader.quantity("communicate_s");
+  trace.wait_s = reader.quantity("wait_s");
+  trace.update_s = reader.quantity("update_s");
+  for (Reader& item : reader.objects("events")) {
+    TraceEvent event = event_from(item);
+    if (!trace.events.empty() && event.start_s < trace.events.back().start_s) {
+      throw item.error("start_s",
+                       fmt::format("expected events in order of start, found {} s after {} "
+                                   "s",
+                                   event.start_s, trace.events.back().start_s));
+    }
+    trace.events.push_back(event);
+  }
+  reader.finish();
+  return trace;
+}
+
+}  // namespace
+
+Trace trace_from(const Document& document) {
+  Reader reader(document);
+  expect_artifact(reader, "trace", 1);
+  Trace trace;
+  trace.source = reader.text("source");
+  if (trace.source != "measured" && trace.source != "simulated") {
+    throw reader.error("source", fmt::format("expected `measured` or `simulated`, found {}",
+                                             in_quotes(trace.source)));
+  }
+  trace.num_steps = reader.count("num_steps", 0);
+  trace.step_s = reader.quantity("step_s");
+  trace.window_s = reader.quantity("window_s");
+  trace.complete = reader.boolean("complete");
+  std::set<int> seen;
+  for (Reader& item : reader.objects("ranks")) {
+    trace.ranks.push_back(rank_from(item));
+    if (!seen.insert(trace.ranks.back().rank).second) {
+      throw item.error("rank", fmt::format("rank {} stands there twice", trace.ranks.back().rank));
+    }
+  }
+  reader.finish();
+  return trace;
+}
+
+Value to_value(const Trace& trace) {
+  Value root = Value::map();
+  root.set("artifact", Value::of("trace"));
+  root.set("version", Value::of(1));
+  root.set("source", Value::of(trace.source));
+  root.set("num_steps", Value::of(trace.num_steps));
+  root.set("step_s", Value::of(trace.step_s));
+  root.set("window_s", Value::of(trace.window_s));
+  root.set("complete", Value::of(trace.complete));
+  Value ranks = Value::list();
+  for (const RankTrace& rank : trace.ranks) {
+    Value item = Value::map();
+    item.set("rank", Value::of(rank.rank));
+    item.set("stage", Value::of(rank.stage));
+    item.set("compute_s", Value::of(rank.compute_s));
+    item.set("communicate_s", Value::of(rank.communicate_s));
+    item.set("wait_s", Value::of(rank.wait_s));
+    item.set("update_s", Value::of(rank.update_s));
+    Value events = Value::list();
+    for (const TraceEvent& event : rank.events) {
+      Value one = Value::map();
+      one.set("action", Value::of(to_string(event.action)));
+      one.set("start_s", Value::of(event.start_s));
+      one.set("end_s", Value::of(event.end_s));
+      // Most events wait for nobody and move nothing; a trace holds many of them.
+      if (event.wait_s != 0) {
+        one.set("wait_s", Value::of(event.wait_s));
+      }
+      if (event.bytes != 0) {
+        one.set("bytes", Value::of(event.bytes));
+      }
+      events.push(std::move(one));
+    }
+    item.set("events", std::move(events));
+    ranks.push(std::move(item));
+  }
+  root.set("ranks", std::move(ranks));
+  return root;
+}
+
+std::vector<StageTimes> stage_times(const Trace& trace) {
+  std::map<int, StageTimes> stages;
+  std::map<int, int> num_replicas;
+  for (const RankTrace& rank : trace.ranks) {
+    if (rank.stage < 0) {
+      continue;  // an idle rank
+    }
+    StageTimes& times = stages[rank.stage];
+    times.stage = rank.stage;
+    times.compute_s += rank.compute_s;
+    times.communicate_s += rank.communicate_s;
+    times.wait_s += rank.wait_s;
+    times.update_s += rank.update_s;
+    ++num_replicas[rank.stage];
+  }
+  std::vector<StageTimes> result;
+  for (auto& [stage, times] : stages) {
+    // A trace of no finished step has totals of nothing yet.
+    const double parts = static_cast<double>(trace.num_steps > 0 ? trace.num_steps : 1) *
+                         static_cast<double>(num_replicas[stage]);
+    times.compute_s /= parts;
+    times.communicate_s /= parts;
+    times.wait_s /= parts;
+    times.update_s /= parts;
+    result.push_back(times);
+  }
+  return result;
+}
+
+}  // namespace millrace

@@ -1,0 +1,48 @@
+// Dataset: samples by index. The order they are used in is data/order.h's business, whatever the number of workers.
+//
+// Thread rule: const methods may run in several threads at once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "millrace/base/document.h"
+#include "millrace/model/layer.h"
+
+namespace millrace {
+
+struct Batch {
+  at::Tensor input;   // [B, sample_shape...] in the asked dtype
+  at::Tensor target;  // int64 [B]
+};
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual int64_t size() const = 0;
+  virtual TensorSpec input() const = 0;   // dtype float32
+  virtual TensorSpec target() const = 0;
+  virtual int64_t num_classes() const = 0;
+  // Samples at indices[0..count), converted to `dtype`.
+  virtual Batch get(const int64_t* indices, int64_t count, at::ScalarType dtype) const = 0;
+};
+
+struct DataSplits {
+  std::unique_ptr<Dataset> train;
+  std::unique_ptr<Dataset> test;
+};
+
+struct DataEntry {
+  std::string name;
+  std::string text;
+  std::string options;  // "key=default ..." as in model/builtin.def
+  DataSplits (*make)(Reader& options, uint64_t seed);
+};
+const std::vector<DataEntry>& datasets();
+const DataEntry& find_dataset(const std::string& name);
+
+}  // namespace millrace

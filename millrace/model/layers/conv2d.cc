@@ -1,0 +1,122 @@
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "millrace/model/internal/native.h"
+#include "millrace/model/layers.h"
+
+namespace millrace {
+namespace {
+
+using internal::NativeGuard;
+
+class Conv2d final : public Layer {
+ public:
+  Conv2d(std::string name, int64_t in, int64_t out, int64_t kernel, int64_t padding, int64_t stride)
+      : Layer(std::move(name)),
+        in_(in),
+        out_(out),
+        kernel_(kernel),
+        padding_{padding, padding},
+        stride_{stride, stride} {
+    if (in < 1 || out < 1 || kernel < 1 || padding < 0 || stride < 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("layer \"{}\" (conv2d): channels, kernel and stride must be at least "
+                              "1 and padding at least 0, found channels {} to {}, kernel {}, "
+                              "padding {}, stride {}",
+                              this->name(), in, out, kernel, padding, stride));
+    }
+  }
+
+  const char* kind() const override { return "conv2d"; }
+
+  TensorSpec output(const TensorSpec& input) const override {
+    internal::expect_float(*this, input);
+    const std::vector<int64_t>& shape = input.sample_shape;
+    const int64_t least = std::max<int64_t>(1, kernel_ - 2 * padding_[0]);
+    if (shape.size() != 3 || shape[0] != in_ || shape[1] < least || shape[2] < least) {
+      internal::refuse_input(
+          *this,
+          fmt::format("{} [{}, height, width] with height and width of at least {}",
+                      dtype_name(input.dtype), in_, least),
+          input);
+    }
+    return {{out_, extent(shape[1]), extent(shape[2])}, input.dtype};
+  }
+
+  std::vector<ParameterSpec> parameters() const override {
+    const double bound = 1.0 / std::sqrt(static_cast<double>(in_ * kernel_ * kernel_));
+    return {{"weight", {out_, in_, kernel_, kernel_}, bound}, {"bias", {out_}, bound}};
+  }
+
+  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors& weights,
+                     Tensors& saved) const override {
+    const NativeGuard guard;
+    if (context.training) {
+      saved = {input};
+    }
+    return at::convolution(input, weights[0], weights[1], stride_, padding_, kDilation,
+                           /*transposed=*/false, kOutputPadding, /*groups=*/1);
+  }
+
+  at::Tensor backward_input(const LayerContext&, Tensors& saved, const Tensors& weights,
+                            const at::Tensor& grad, bool need_input_gradient,
+                            Tensors& kept) const override {
+    const NativeGuard guard;
+    kept = {std::move(saved[0]), grad};
+    saved.clear();
+    if (!need_input_gradient) {
+      return {};
+    }
+    return std::get<0>(differentiate(grad, kept[0], weights[0], {true, false, false}));
+  }
+
+  void backward_weight(const LayerContext&, const Tensors& kept,
+                       const Tensors& sums) const override {
+    const NativeGuard guard;
+    // The gradient of the weight needs only the weight's shape: its sum will do.
+    const auto [unused, weight, bias] =
+        differentiate(kept[1], kept[0], sums[0], {false, true, true});
+    at::Tensor weight_sum = sums[0];
+    weight_sum.add_(weight);
+    at::Tensor bias_sum = sums[1];
+    bias_sum.add_(bias);
+  }
+
+ private:
+  static constexpr std::array<int64_t, 2> kDilation = {1, 1};
+  static constexpr std::array<int64_t, 2> kOutputPadding = {0, 0};
+
+  int64_t extent(int64_t size) const {
+    return (size + 2 * padding_[0] - kernel_) / stride_[0] + 1;
+  }
+
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> differentiate(const at::Tensor& grad,
+                                                               const at::Tensor& input,
+                                                               const at::Tensor& weight,
+                                                               std::array<bool, 3> wanted) const {
+    const std::array<int64_t, 1> bias_sizes = {out_};
+    return at::convolution_backward(grad, input, weight, at::IntArrayRef(bias_sizes), stride_,
+                                    padding_, kDilation, /*transposed=*/false, kOutputPadding,
+                                    /*groups=*/1, wanted);
+  }
+
+  int64_t in_;
+  int64_t out_;
+  int64_t kernel_;
+  std::array<int64_t, 2> padding_;
+  std::array<int64_t, 2> stride_;
+};
+
+}  // namespace
+
+LayerPtr conv2d(std::string name, int64_t in, int64_t out, int64_t kernel, int64_t padding,
+                int64_t stride) {
+  return std::make_unique<Conv2d>(std::move(name), in, out, kernel, padding, stride);
+}
+
+}  // namespace millrace

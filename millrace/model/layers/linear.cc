@@ -1,0 +1,94 @@
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "millrace/model/internal/native.h"
+#include "millrace/model/layers.h"
+
+namespace millrace {
+namespace {
+
+using internal::NativeGuard;
+
+class Linear final : public Layer {
+ public:
+  Linear(std::string name, int64_t in, int64_t out, bool bias)
+      : Layer(std::move(name)), in_(in), out_(out), bias_(bias) {
+    if (in < 1 || out < 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("layer \"{}\" (linear): inputs and outputs must be at least 1, found "
+                              "{} and {}",
+                              this->name(), in, out));
+    }
+  }
+
+  const char* kind() const override { return "linear"; }
+
+  TensorSpec output(const TensorSpec& input) const override {
+    internal::expect_float(*this, input);
+    if (input.sample_shape != std::vector<int64_t>{in_}) {
+      internal::refuse_input(*this, to_string(TensorSpec{{in_}, input.dtype}), input,
+                             input.sample_shape.size() > 1 && input.sample_elements() == in_
+                                 ? "put a flatten layer before it"
+                                 : "");
+    }
+    return {{out_}, input.dtype};
+  }
+
+  std::vector<ParameterSpec> parameters() const override {
+    const double bound = 1.0 / std::sqrt(static_cast<double>(in_));
+    std::vector<ParameterSpec> specs = {{"weight", {out_, in_}, bound}};
+    if (bias_) {
+      specs.push_back({"bias", {out_}, bound});
+    }
+    return specs;
+  }
+
+  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors& weights,
+                     Tensors& saved) const override {
+    const NativeGuard guard;
+    if (context.training) {
+      saved = {input};
+    }
+    return bias_ ? at::addmm(weights[1], input, weights[0].t()) : at::mm(input, weights[0].t());
+  }
+
+  at::Tensor backward_input(const LayerContext&, Tensors& saved, const Tensors& weights,
+                            const at::Tensor& grad, bool need_input_gradient,
+                            Tensors& kept) const override {
+    const NativeGuard guard;
+    kept = {std::move(saved[0]), grad};
+    saved.clear();
+    return need_input_gradient ? at::mm(grad, weights[0]) : at::Tensor();
+  }
+
+  void backward_weight(const LayerContext&, const Tensors& kept,
+                       const Tensors& sums) const override {
+    const NativeGuard guard;
+    const at::Tensor& input = kept[0];
+    const at::Tensor& grad = kept[1];
+    // The matrix product adds into the flat buffer itself: no temporary of the weight's size.
+    at::Tensor weight_sum = sums[0];
+    weight_sum.addmm_(grad.t(), input);
+    if (bias_) {
+      at::Tensor bias_sum = sums[1];
+      bias_sum.add_(at::sum(grad, {0}));
+    }
+  }
+
+ private:
+  int64_t in_;
+  int64_t out_;
+  bool bias_;
+};
+
+}  // namespace
+
+LayerPtr linear(std::string name, int64_t in, int64_t out, bool bias) {
+  return std::make_unique<Linear>(std::move(name), in, out, bias);
+}
+
+}  // namespace millrace

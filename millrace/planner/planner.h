@@ -1,0 +1,52 @@
+// Planners: Profile + Cluster -> Plan. One file a planner under builtin/, one line in builtin.def.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/core/cluster.h"
+#include "millrace/core/plan.h"
+#include "millrace/core/profile.h"
+
+namespace millrace {
+
+// A planner's question. Restrictions left empty are the planner's to choose.
+struct PlanRequest {
+  const Profile& profile;     // of one whole minibatch
+  const Cluster& cluster;     // at least `workers` devices
+  int workers = 1;            // devices 0..workers-1 may be used
+  std::optional<int> stages;  // exactly so many
+  std::vector<int> replicas;  // one number for all stages, or one a stage
+  bool straight = false;      // at most one worker a stage
+};
+
+struct PlannerEntry {
+  std::string name;
+  std::string text;
+  std::string source;  // the paper
+  Plan (*make)(const PlanRequest&);
+};
+
+const std::vector<PlannerEntry>& planners();
+// Throws Error(kInvalidArgument) with the nearest known name.
+const PlannerEntry& find_planner(const std::string& name);
+
+// Checks the request (workers >= 1 and at most the cluster's devices, stages at most layers and
+// workers, replicas fit; else kInvalidArgument with both numbers), calls the planner, fills
+// `planner`, `workers`, minibatch_s, data_parallel_minibatch_s and one_worker_minibatch_s by the
+// formula below, and checks the result against the profile's layers. A plan may leave workers idle.
+// Schedule, rule and microbatches keep Plan's defaults: the formula knows none of them.
+Plan make_plan(const std::string& planner, const PlanRequest& request);
+
+// The formula of PipeDream, SOSP'19, section 3.1, on one network level: seconds per minibatch of a
+// plan whose stage s computes T_s seconds, holds W_s parameter bytes on m_s replicas and hands a_s
+// bytes on: max over stages of max(T, 2(m-1)W/B)/m and over cuts of 2a/B. T sums the layers'
+// forward and backward seconds in order and divides by the relative speed of the slowest of devices
+// 0..plan.workers-1; B is the bandwidth of the slowest link between any two of them. Latencies and
+// updates are not in the paper's formula; the simulator counts both. Throws kInvalidArgument when a
+// layer is not in the profile, kUnsupported when a plan of several stages meets a profile that is
+// not a chain.
+double pipedream_minibatch_s(const Plan& plan, const Profile& profile, const Cluster& cluster);
+
+}  // namespace millrace

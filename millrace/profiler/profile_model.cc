@@ -1,0 +1,246 @@
+#include "millrace/profiler/profile_model.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "millrace/base/clock.h"
+#include "millrace/model/stage.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kWarmUpPasses = 2;
+constexpr int kLeastPasses = 7;
+constexpr int kMostPasses = 400;
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Repeated times of one layer.
+struct LayerTimes {
+  std::vector<double> forward;
+  std::vector<double> input_gradient;
+  std::vector<double> weight_gradient;
+  std::vector<double> update;
+};
+
+int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.numel() * static_cast<int64_t>(tensor.element_size()) : 0;
+}
+
+// One thread's copy of the model, a stage a layer, and passes through it.
+class Passes {
+ public:
+  explicit Passes(const ProfileRequest& request)
+      : request_(request), dtype_(request.model->input.dtype) {
+    const auto num_layers = static_cast<int>(request.model->layers.size());
+    for (int l = 0; l < num_layers; ++l) {
+      Part part{Stage(*request.model, l, l + 1), {}, {}, {}, {}, {}};
+      part.weights = part.stage.new_flat();
+      part.stage.initialize(part.weights, 1);
+      part.sums = part.stage.new_flat();
+      part.weight_views = part.stage.views(part.weights);
+      part.sum_views = part.stage.views(part.sums);
+      if (part.stage.flat_elements() > 0) {
+        part.optimizer.emplace_back(request.optimizer, part.stage.flat_elements(), dtype_);
+      }
+      parts_.push_back(std::move(part));
+    }
+    indices_.resize(static_cast<std::size_t>(request.samples));
+    for (std::size_t i = 0; i < indices_.size(); ++i) {
+      indices_[i] = static_cast<int64_t>(i) % request.dataset->size();
+    }
+  }
+
+  // One forward, backward and update through all layers. `times` null: warm up only.
+  void run(std::vector<LayerTimes>* times) {
+    const LayerContext context{.training = true};
+    std::vector<Stash> stashes(parts_.size());
+    double mark = monotonic_s();
+    const auto lap = [&mark] {
+      const double now = monotonic_s();
+      return now - std::exchange(mark, now);
+    };
+    const Batch batch = request_.dataset->get(indices_.data(), request_.samples, dtype_);
+    at::Tensor x = batch.input;
+    LossSums sums;
+    for (std::size_t l = 0; l < parts_.size(); ++l) {
+      x = parts_[l].stage.forward(context, x, parts_[l].weight_views, batch.target, stashes[l],
+                                  sums);
+      const double seconds = lap();
+      if (times != nullptr) {
+        (*times)[l].forward.push_back(seconds);
+      } else {
+        note_bytes(l, x, stashes[l]);
+      }
+    }
+    at::Tensor grad;
+    for (std::size_t l = parts_.size(); l-- > 0;) {
+      // A stage's first layer in the model makes no input gradient; any other layer does.
+      lap();
+      grad = parts_[l].stage.backward_input(context, stashes[l], parts_[l].weight_views, grad);
+      const double input_s = lap();
+      parts_[l].stage.backward_weight(context, stashes[l], parts_[l].sum_views);
+      const double weight_s = lap();
+      if (times != nullptr) {
+        (*times)[l].input_gradient.push_back(input_s);
+        (*times)[l].weight_gradient.push_back(weight_s);
+      }
+    }
+    for (std::size_t l = 0; l < parts_.size(); ++l) {
+      Part& part = parts_[l];
+      lap();
+      if (!part.optimizer.empty()) {
+        part.optimizer.front().update(part.weights, part.weights, part.sums,
+                                      static_cast<double>(request_.samples));
+      }
+      if (times != nullptr) {
+        (*times)[l].update.push_back(part.optimizer.empty() ? 0.0 : lap());
+      }
+    }
+  }
+
+  void describe(std::size_t l, LayerProfile& layer) const {
+    const Part& part = parts_[l];
+    layer.name = part.stage.layer(0).name();
+    layer.parameter_bytes = bytes_of(part.weights);
+    layer.output_bytes = part.output_bytes;
+    layer.stash_bytes = part.stash_bytes;
+  }
+
+  std::size_t num_layers() const { return parts_.size(); }
+
+ private:
+  struct Part {
+    Stage stage;
+    at::Tensor weights;
+    at::Tensor sums;
+    WeightViews weight_views;
+    WeightViews sum_views;
+    std::vector<Sgd> optimizer;  // one, or none for a layer without parameters
+    int64_t output_bytes = 0;
+    int64_t stash_bytes = 0;
+  };
+
+  // A saved tensor that a neighbour saved too is counted where it was made.
+  void note_bytes(std::size_t l, const at::Tensor& output, const Stash& stash) {
+    Part& part = parts_[l];
+    part.output_bytes = bytes_of(output);
+    part.stash_bytes = bytes_of(stash.loss_gradient);
+    for (const Tensors& tensors : stash.saved) {
+      for (const at::Tensor& tensor : tensors) {
+        const void* data = tensor.defined() ? tensor.data_ptr() : nullptr;
+        if (data != nullptr && std::find(seen_.begin(), seen_.end(), data) == seen_.end()) {
+          seen_.push_back(data);
+          part.stash_bytes += bytes_of(tensor);
+        }
+      }
+    }
+    if (l + 1 == parts_.size()) {
+      seen_.clear();
+    }
+  }
+
+  const ProfileRequest& request_;
+  at::ScalarType dtype_;
+  std::vector<Part> parts_;
+  std::vector<int64_t> indices_;
+  std::vector<const void*> seen_;
+};
+
+}  // namespace
+
+Profile profile_model(const ProfileRequest& request) {
+  MILLRACE_CHECK(request.model != nullptr && request.dataset != nullptr && request.samples >= 1);
+  check_model(*request.model);
+  std::atomic<bool> done{false};
+  std::exception_ptr failure;
+  std::mutex failure_mutex;
+  std::vector<LayerTimes> times(request.model->layers.size());
+  Profile profile;
+
+  const auto guarded = [&](const std::function<void()>& work) {
+    try {
+      at::set_num_threads(1);
+      work();
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(failure_mutex);
+      if (!failure) {
+        failure = std::current_exception();
+      }
+      done = true;
+    }
+  };
+  const auto measure = [&] {
+    Passes passes(request);
+    for (int i = 0; i < kWarmUpPasses; ++i) {
+      passes.run(nullptr);
+    }
+    const double begin_s = monotonic_s();
+    int passed = 0;
+    while (!done) {
+      passes.run(&times);
+      ++passed;
+      const double spent_s = monotonic_s() - begin_s;
+      if (request.progress) {
+        request.progress(std::min({1.0, spent_s / request.seconds,
+                                   static_cast<double>(passed) / kLeastPasses}));
+      }
+      if (passed >= kMostPasses || (passed >= kLeastPasses && spent_s >= request.seconds)) {
+        break;
+      }
+    }
+    for (std::size_t l = 0; l < passes.num_layers(); ++l) {
+      LayerProfile layer;
+      passes.describe(l, layer);
+      profile.layers.push_back(std::move(layer));
+    }
+    done = true;
+  };
+  const auto keep_busy = [&] {
+    Passes passes(request);
+    while (!done) {
+      passes.run(nullptr);
+    }
+  };
+
+  std::vector<std::thread> threads;
+  threads.emplace_back(guarded, measure);
+  for (int i = 1; i < request.busy_ranks; ++i) {
+    threads.emplace_back(guarded, keep_busy);
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+
+  profile.model = request.model->name;
+  profile.machine = request.machine;
+  profile.dtype = request.model->input.dtype == at::kDouble ? "float64" : "float32";
+  profile.samples_per_microbatch = request.samples;
+  profile.busy_ranks = request.busy_ranks;
+  for (std::size_t l = 0; l < times.size(); ++l) {
+    LayerProfile& layer = profile.layers[l];
+    layer.forward_s = median(times[l].forward);
+    layer.input_gradient_s = median(times[l].input_gradient);
+    layer.weight_gradient_s = median(times[l].weight_gradient);
+    layer.update_s = median(times[l].update);
+  }
+  make_chain(profile);
+  return profile;
+}
+
+}  // namespace millrace

@@ -1,0 +1,53 @@
+#include "millrace/runtime/feed.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "millrace/base/error.h"
+
+namespace millrace {
+
+Feed::Feed(const Dataset& dataset, std::vector<int64_t> order, int64_t batch, int64_t first_step,
+           int microbatches, int replicas, at::ScalarType dtype)
+    : dataset_(&dataset),
+      order_(std::move(order)),
+      batch_(batch),
+      first_step_(first_step),
+      microbatches_(microbatches),
+      replicas_(replicas),
+      dtype_(dtype) {
+  MILLRACE_CHECK(batch >= 1 && microbatches >= 1 && replicas >= 1 && first_step >= 0);
+}
+
+int64_t Feed::num_steps() const {
+  const auto samples = static_cast<int64_t>(order_.size());
+  return std::max<int64_t>(0, (samples + batch_ - 1) / batch_ - first_step_);
+}
+
+int64_t Feed::step_samples(int64_t step) const {
+  const int64_t begin = (first_step_ + step) * batch_;
+  return std::clamp<int64_t>(static_cast<int64_t>(order_.size()) - begin, 0, batch_);
+}
+
+Feed::Part Feed::find(int64_t microbatch, int replica) const {
+  const int64_t step = microbatch / microbatches_;
+  const int64_t parts = static_cast<int64_t>(microbatches_) * replicas_;
+  const int64_t part = (microbatch % microbatches_) * replicas_ + replica;
+  const int64_t samples = step_samples(step);
+  // The first `samples % parts` parts hold one sample more (split_evenly, without the vector).
+  const int64_t base = samples / parts;
+  const int64_t larger = samples % parts;
+  const int64_t offset = part * base + std::min(part, larger);
+  return {(first_step_ + step) * batch_ + offset, base + (part < larger ? 1 : 0)};
+}
+
+int64_t Feed::part_samples(int64_t microbatch, int replica) const {
+  return find(microbatch, replica).size;
+}
+
+Batch Feed::part(int64_t microbatch, int replica) const {
+  const Part part = find(microbatch, replica);
+  return dataset_->get(order_.data() + part.begin, part.size, dtype_);
+}
+
+}  // namespace millrace

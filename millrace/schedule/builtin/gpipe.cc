@@ -1,0 +1,42 @@
+// All forwards of a step, then all its backwards, then one update: a stage stashes every microbatch
+// of the step. Source: GPipe (Huang et al., "GPipe: Efficient Training of Giant Neural Networks
+// using Pipeline Parallelism", NeurIPS 2019), section 2. The paper draws backwards in reverse
+// microbatch order; here they run in microbatch order, which has the same bubble and lets gradients
+// be summed in one order under every flush schedule.
+#include "millrace/schedule/internal/builtins.h"
+
+namespace millrace::schedule_builtin {
+namespace {
+
+Schedule make(const ScheduleConfig& config) {
+  Schedule schedule = internal::straight_schedule("gpipe", config, true);
+  for (int stage = 0; stage < config.num_ranks; ++stage) {
+    schedule.period[stage] =
+        internal::staggered_order(stage, config.num_microbatches, config.num_microbatches);
+  }
+  return schedule;
+}
+
+std::optional<std::string> offers(const ScheduleConfig&) { return std::nullopt; }
+
+std::vector<std::string> policies() { return {"flush"}; }
+
+// Filling and draining each cost S-1 slots of a microbatch's forward and backward, on every rank
+// alike.
+SlotFormula formula(const ScheduleConfig& config, double f, double b) {
+  const double ranks = config.num_ranks;
+  return {.window_slots = (config.num_microbatches + ranks - 1) * (f + b),
+          .idle_slots = ranks * (ranks - 1) * (f + b)};
+}
+
+std::vector<int> peak_stash(const ScheduleConfig& config) {
+  return std::vector<int>(static_cast<std::size_t>(config.num_ranks), config.num_microbatches);
+}
+
+}  // namespace
+
+const ScheduleBuiltin gpipe = {
+    make,    offers,     policies,
+    formula, peak_stash, "idle share (S-1)/(M+S-1); stash M (GPipe, NeurIPS 2019, section 2)"};
+
+}  // namespace millrace::schedule_builtin

@@ -1,0 +1,461 @@
+// Checks of what lowering made: messages at stage borders, updates, weight versions, reductions.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "millrace/base/error.h"
+#include "millrace/schedule/internal/places.h"
+#include "millrace/schedule/internal/replay.h"
+#include "millrace/schedule/policy.h"
+#include "millrace/schedule/validate.h"
+
+namespace millrace {
+namespace {
+
+using internal::Check;
+using internal::Place;
+using internal::Places;
+
+Place place_of(std::size_t rank, std::size_t index) {
+  return {static_cast<int32_t>(rank), static_cast<uint32_t>(index)};
+}
+
+bool check_tables(Check& check, const LoweredSchedule& lowered) {
+  const auto refuse = [&check](const std::string& text) {
+    check.findings.push_back({text, 0, 0});
+    return false;
+  };
+  if (lowered.num_steps < 1 || lowered.microbatches_per_step < 1 ||
+      lowered.num_steps > INT64_MAX / lowered.microbatches_per_step) {
+    return refuse(
+        fmt::format("expected at least one step of at least one microbatch, found {} of {}",
+                    lowered.num_steps, lowered.microbatches_per_step));
+  }
+  if (lowered.num_stages < 1 ||
+      lowered.stage_ranks.size() != static_cast<std::size_t>(lowered.num_stages)) {
+    return refuse(fmt::format("expected the ranks of {} stages, found those of {}",
+                              lowered.num_stages, lowered.stage_ranks.size()));
+  }
+  if (lowered.stage_of_rank.size() != lowered.ranks.size() ||
+      lowered.replica_of_rank.size() != lowered.ranks.size()) {
+    return refuse(fmt::format("expected stage and replica of {} ranks, found {} and {}",
+                              lowered.ranks.size(), lowered.stage_of_rank.size(),
+                              lowered.replica_of_rank.size()));
+  }
+  for (std::size_t stage = 0; stage < lowered.stage_ranks.size(); ++stage) {
+    const std::vector<int>& ranks = lowered.stage_ranks[stage];
+    if (ranks.size() != lowered.stage_ranks.front().size()) {
+      return refuse(fmt::format("stage {} has {} replicas and stage 0 has {}; expected as many",
+                                stage, ranks.size(), lowered.stage_ranks.front().size()));
+    }
+    for (std::size_t replica = 0; replica < ranks.size(); ++replica) {
+      const auto rank = static_cast<std::size_t>(ranks[replica]);
+      if (ranks[replica] < 0 || rank >= lowered.ranks.size() ||
+          lowered.stage_of_rank[rank] != static_cast<int>(stage) ||
+          lowered.replica_of_rank[rank] != static_cast<int>(replica)) {
+        return refuse(
+            fmt::format("rank {} is replica {} of stage {} in one table and not in the others",
+                        ranks[replica], replica, stage));
+      }
+    }
+  }
+  return true;
+}
+
+// Sends and receives by the rank they stand on, and which of them a compute action accounts for.
+class Borders {
+ public:
+  Borders(Check& check, const Places& places) : check_(check), places_(places) {
+    for (std::size_t rank = 0; rank < check.lists.size(); ++rank) {
+      for (std::size_t i = 0; i < check.lists[rank].size(); ++i) {
+        collect(place_of(rank, i));
+      }
+    }
+  }
+
+  void check() {
+    for (int stage = 0; stage + 1 < check_.num_stages; ++stage) {
+      for (int replica = 0; replica < check_.num_replicas; ++replica) {
+        for (int64_t m = 0; m < check_.num_microbatches; ++m) {
+          check_border(places_.at(ActionKind::kForward, stage, m, replica),
+                       ActionKind::kSendForward,
+                       places_.at(ActionKind::kForward, stage + 1, m, replica),
+                       ActionKind::kReceiveForward, m);
+          check_border(places_.gradient(stage + 1, m, replica), ActionKind::kSendBackward,
+                       places_.gradient(stage, m, replica), ActionKind::kReceiveBackward, m);
+        }
+      }
+    }
+    for (const auto& [key, entry] : messages_) {
+      const Action& action = check_.at(entry.place);
+      if (!entry.used) {
+        check_.add(entry.place, is_send(action.kind)
+                                    ? "no action on this rank makes what it sends"
+                                    : "no action on this rank uses what it receives");
+      } else if (!partner(entry.place).known()) {
+        check_.add(entry.place, fmt::format("rank {} has no {} for it", action.peer,
+                                            to_string(partner_kind(action.kind))));
+      }
+    }
+  }
+
+  // The send that a receive takes, or the reverse; unknown when the peer has none.
+  Place partner(Place place) const {
+    const Action& action = check_.at(place);
+    const bool up =
+        action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveBackward;
+    const auto found = messages_.find(
+        {action.peer, partner_kind(action.kind), action.stage + (up ? 1 : -1), action.first});
+    const bool mutual =
+        found != messages_.end() && check_.at(found->second.place).peer == place.rank;
+    return mutual ? found->second.place : Place();
+  }
+
+ private:
+  using Key = std::tuple<int, ActionKind, int, int64_t>;  // rank, kind, stage, microbatch
+  struct Entry {
+    Place place;
+    bool used = false;
+  };
+
+  static ActionKind partner_kind(ActionKind kind) {
+    switch (kind) {
+      case ActionKind::kSendForward:
+        return ActionKind::kReceiveForward;
+      case ActionKind::kReceiveForward:
+        return ActionKind::kSendForward;
+      case ActionKind::kSendBackward:
+        return ActionKind::kReceiveBackward;
+      default:
+        return ActionKind::kSendBackward;
+    }
+  }
+
+  void collect(Place place) {
+    const Action& action = check_.at(place);
+    if (!is_send(action.kind) && !is_receive(action.kind)) {
+      if (action.peer != kNone) {
+        check_.add(place, "only sends and receives have a peer");
+      }
+      return;
+    }
+    if (!internal::check_bounds(check_, place)) {
+      return;
+    }
+    if (action.peer < 0 || static_cast<std::size_t>(action.peer) >= check_.lists.size()) {
+      check_.add(place, fmt::format("expected a peer in 0..{}, found {}",
+                                    static_cast<int64_t>(check_.lists.size()) - 1, action.peer));
+      return;
+    }
+    if (action.first != action.last || action.version != kNone) {
+      check_.add(place, "a message is of one microbatch and has no weight version");
+      return;
+    }
+    const auto [entry, added] =
+        messages_.try_emplace({place.rank, action.kind, action.stage, action.first}, Entry{place});
+    if (!added) {
+      check_.add(place, fmt::format("already stands as action {}; expected it once",
+                                    entry->second.place.index));
+    }
+  }
+
+  // Between the compute action that makes a tensor and the one that uses it there are a send right
+  // on the one's rank, after it, and a receive on the other's, before it.
+  void check_border(Place maker, ActionKind send, Place user, ActionKind receive, int64_t m) {
+    const bool same_rank = maker.known() && user.known() && maker.rank == user.rank;
+    if (maker.known()) {
+      check_side(maker, send, user, m, !same_rank && user.known());
+    }
+    if (user.known()) {
+      check_side(user, receive, maker, m, !same_rank && maker.known());
+    }
+  }
+
+  void check_side(Place own, ActionKind kind, Place other, int64_t m, bool expected) {
+    const auto found = messages_.find({own.rank, kind, check_.at(own).stage, m});
+    if (found == messages_.end()) {
+      if (expected) {
+        check_.add(own, fmt::format("expected {} of microbatch {} {} it, {} rank {}; there is none",
+                                    to_string(kind), m, is_send(kind) ? "after" : "before",
+                                    is_send(kind) ? "to" : "from", other.rank));
+      }
+      return;
+    }
+    const Place message = found->second.place;
+    found->second.used = true;
+    if (expected && check_.at(message).peer != other.rank) {
+      check_.add(message, fmt::format("expected peer {}, which runs {}", other.rank,
+                                      internal::in_words(check_.at(other))));
+    }
+    if (is_send(kind) ? message.index < own.index : message.index > own.index) {
+      check_.add(message, fmt::format("expected it {} {}, which is action {}",
+                                      is_send(kind) ? "after" : "before", to_string(check_.at(own)),
+                                      own.index));
+    }
+  }
+
+  Check& check_;
+  const Places& places_;
+  std::map<Key, Entry> messages_;
+};
+
+// REDUCEs of one rank, in order.
+using Reduces = std::vector<std::vector<Place>>;
+
+// STEPs follow all backwards they apply and apply each once; REDUCEs come before them when there
+// are replicas.
+class Updates {
+ public:
+  Updates(Check& check, const Places& places, bool flush)
+      : check_(check), places_(places), flush_(flush), reduces_(check.lists.size()) {}
+
+  void check() {
+    for (std::size_t rank = 0; rank < check_.lists.size(); ++rank) {
+      check_rank(rank);
+    }
+    if (check_.num_replicas > 1) {
+      for (const std::vector<int>& replicas : check_.holders) {
+        for (const int rank : replicas) {
+          compare_reduces(replicas.front(), rank);
+        }
+      }
+    }
+  }
+
+  const Reduces& reduces() const { return reduces_; }
+
+ private:
+  void check_rank(std::size_t rank) {
+    const ActionList& list = check_.lists[rank];
+    std::map<int64_t, Place> applied;  // microbatch -> its STEP
+    std::optional<Place> unused_reduce;
+    int num_steps = 0;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Action& action = list[i];
+      const Place place = place_of(rank, i);
+      const bool is_step = action.kind == ActionKind::kStep;
+      if ((!is_step && action.kind != ActionKind::kReduce) ||
+          !internal::check_bounds(check_, place)) {
+        continue;
+      }
+      if (check_.forward_only) {
+        check_.add(place, "an update in a forward-only program; remove it");
+        continue;
+      }
+      check_order(place);
+      if (!is_step) {
+        add_reduce(place);
+        if (unused_reduce) {
+          check_.add(*unused_reduce, "no STEP applies what it reduces");
+        }
+        unused_reduce = place;
+        continue;
+      }
+      ++num_steps;
+      if (flush_ && num_steps > 1) {
+        check_.add(place, "expected one STEP in a step with a flush, this is another");
+      }
+      check_reduced(place, unused_reduce);
+      unused_reduce.reset();
+      for (int64_t m = action.first; m <= action.last; ++m) {
+        const auto [entry, added] = applied.try_emplace(m, place);
+        if (!added) {
+          check_.add(place, fmt::format("microbatch {} was applied by action {} already", m,
+                                        entry->second.index));
+        }
+      }
+    }
+    if (unused_reduce) {
+      check_.add(*unused_reduce, "no STEP applies what it reduces");
+    }
+    report_unapplied(rank, applied);
+  }
+
+  // Every backward of the range stands before its REDUCE or STEP.
+  void check_order(Place place) {
+    const Action& action = check_.at(place);
+    for (int64_t m = action.first; m <= action.last; ++m) {
+      const Place backward = places_.last_backward(action.stage, m, check_.replica_of(place.rank));
+      if (backward.known() && backward.rank == place.rank && backward.index > place.index) {
+        check_.add(place,
+                   fmt::format("applies microbatch {} before its backward, which is action {}", m,
+                               backward.index));
+      }
+    }
+  }
+
+  void add_reduce(Place place) {
+    if (check_.num_replicas == 1) {
+      check_.add(place, "its stage has one replica; there is nothing to reduce");
+    }
+    reduces_[static_cast<std::size_t>(place.rank)].push_back(place);
+  }
+
+  void check_reduced(Place step, const std::optional<Place>& reduce) {
+    const Action& action = check_.at(step);
+    if (check_.num_replicas > 1 && (!reduce || check_.at(*reduce).first != action.first ||
+                                    check_.at(*reduce).last != action.last)) {
+      check_.add(step, fmt::format("its stage has {} replicas; expected a REDUCE of the same "
+                                   "microbatches before it",
+                                   check_.num_replicas));
+    }
+  }
+
+  void report_unapplied(std::size_t rank, const std::map<int64_t, Place>& applied) {
+    if (check_.forward_only) {
+      return;
+    }
+    const ActionList& list = check_.lists[rank];
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const bool completes =
+          list[i].kind == ActionKind::kBackward || list[i].kind == ActionKind::kWeightGradient;
+      if (!completes || !places_.usable(place_of(rank, i))) {
+        continue;
+      }
+      for (int64_t m = list[i].first; m <= list[i].last; ++m) {
+        if (!applied.contains(m)) {
+          check_.add(place_of(rank, i),
+                     fmt::format("no STEP applies the gradient of microbatch {}", m));
+        }
+      }
+    }
+  }
+
+  void compare_reduces(int first, int rank) {
+    const std::vector<Place>& expected = reduces_[static_cast<std::size_t>(first)];
+    const std::vector<Place>& found = reduces_[static_cast<std::size_t>(rank)];
+    for (std::size_t i = 0; i < std::min(expected.size(), found.size()); ++i) {
+      if (!(check_.at(expected[i]) == check_.at(found[i]))) {
+        check_.add(found[i], fmt::format("replica rank {} reduces {} at this point", first,
+                                         to_string(check_.at(expected[i]))));
+      }
+    }
+    if (expected.size() != found.size()) {
+      const bool more = found.size() > expected.size();
+      check_.add(more ? found[expected.size()] : expected[found.size()],
+                 fmt::format("rank {} has no REDUCE to meet it", more ? first : rank));
+    }
+  }
+
+  Check& check_;
+  const Places& places_;
+  bool flush_;
+  Reduces reduces_;
+};
+
+void check_versions(Check& check, const std::string& policy_name) {
+  const PolicyEntry* policy = nullptr;
+  if (!check.forward_only) {
+    try {
+      policy = &find_policy(policy_name);
+    } catch (const Error& error) {
+      check.findings.push_back({error.message(), 0, 0});
+      return;
+    }
+  }
+  for (std::size_t rank = 0; rank < check.lists.size(); ++rank) {
+    ActionList expected = check.lists[rank];
+    for (Action& action : expected) {
+      action.version = kNone;
+    }
+    const bool in_bounds = std::all_of(expected.begin(), expected.end(), [&](const Action& action) {
+      return action.first >= kNone && action.last < check.num_microbatches;
+    });
+    if (!in_bounds) {
+      continue;  // reported, and a policy must not walk a range without end
+    }
+    if (policy != nullptr) {
+      policy->annotate(expected);
+    }
+    int64_t made = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const Action& action = check.lists[rank][i];
+      const bool is_step = action.kind == ActionKind::kStep;
+      if ((!is_step && !is_compute(action.kind)) || action.version == expected[i].version) {
+        made += is_step ? 1 : 0;
+        continue;
+      }
+      const char* verb = is_step ? "makes" : "reads";
+      if (policy == nullptr) {
+        check.add(place_of(rank, i), "a weight version in a forward-only program");
+      } else if (!is_step && action.version > made) {
+        check.add(place_of(rank, i),
+                  fmt::format("{} version {} when {} is the newest made; expected {}", verb,
+                              action.version, made, expected[i].version));
+      } else {
+        check.add(place_of(rank, i),
+                  fmt::format("{} version {}; policy {} says {}", verb, action.version,
+                              policy->name, expected[i].version));
+      }
+      made += is_step ? 1 : 0;
+    }
+  }
+}
+
+// A receive waits for its send; a REDUCE for all other replicas to reach theirs.
+internal::Requirements lowered_requirements(const Check& check, const Borders& borders,
+                                            const Reduces& reduces) {
+  return [&](Place place, std::vector<Place>& required) {
+    const Action& action = check.at(place);
+    if (is_receive(action.kind)) {
+      const Place send = borders.partner(place);
+      if (send.known()) {
+        required.push_back(send);
+      }
+      return;
+    }
+    if (action.kind != ActionKind::kReduce || action.stage < 0 ||
+        action.stage >= check.num_stages) {
+      return;
+    }
+    const std::vector<Place>& own = reduces[static_cast<std::size_t>(place.rank)];
+    const auto found = std::find_if(own.begin(), own.end(),
+                                    [place](Place reduce) { return reduce.index == place.index; });
+    const auto number = static_cast<std::size_t>(found - own.begin());
+    for (const int rank : check.holders[static_cast<std::size_t>(action.stage)]) {
+      const std::vector<Place>& others = reduces[static_cast<std::size_t>(rank)];
+      if (number < others.size() && rank != place.rank && others[number].index > 0) {
+        required.push_back({others[number].rank, others[number].index - 1});
+      }
+    }
+  };
+}
+
+}  // namespace
+
+std::vector<Finding> find_faults(const LoweredSchedule& lowered) {
+  Check check{.lists = lowered.ranks,
+              .num_stages = lowered.num_stages,
+              .num_microbatches = 0,
+              .num_replicas = 1,
+              .holders = lowered.stage_ranks,
+              .replica_of_rank = {},
+              .forward_only = lowered.policy.empty(),
+              .findings = {}};
+  if (!check_tables(check, lowered)) {
+    return check.findings;
+  }
+  check.num_microbatches = lowered.microbatches_per_step * (lowered.flush ? 1 : lowered.num_steps);
+  if (!check.forward_only) {
+    check.num_replicas = static_cast<int>(lowered.stage_ranks.front().size());
+    check.replica_of_rank = lowered.replica_of_rank;
+  }
+  if (!internal::check_shape(check)) {
+    return check.findings;
+  }
+  const Places places(check);
+  internal::check_pairs(check, places);
+  Borders borders(check, places);
+  borders.check();
+  Updates updates(check, places, lowered.flush);
+  updates.check();
+  check_versions(check, lowered.policy);
+  internal::check_deadlock(check, lowered_requirements(check, borders, updates.reduces()));
+  return check.findings;
+}
+
+}  // namespace millrace

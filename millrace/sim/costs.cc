@@ -1,0 +1,69 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <unordered_map>
+
+#include "millrace/base/error.h"
+#include "millrace/sim/simulate.h"
+
+namespace millrace {
+
+std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
+                                   double samples_per_part) {
+  if (!(samples_per_part > 0)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("expected more than 0 samples for each replica and microbatch, found {}; raise "
+                    "the batch or lower microbatches or replicas",
+                    samples_per_part));
+  }
+  std::unordered_map<std::string, const LayerProfile*> layers;
+  for (const LayerProfile& layer : profile.layers) {
+    layers.emplace(layer.name, &layer);
+  }
+  const double scale = samples_per_part / static_cast<double>(profile.samples_per_microbatch);
+  const auto scaled = [scale](int64_t bytes) {
+    return static_cast<int64_t>(std::llround(static_cast<double>(bytes) * scale));
+  };
+  std::vector<StageCost> costs;
+  for (int s = 0; s < plan.num_stages(); ++s) {
+    StageCost cost;
+    for (const std::string& name : plan.stages[s].layers) {
+      const auto found = layers.find(name);
+      if (found == layers.end()) {
+        throw Error(
+            ErrorCode::kInvalidArgument,
+            fmt::format(
+                "the plan's layer `{}` is not in the profile of `{}`; profile the model that "
+                "the plan is for",
+                name, profile.model))
+            .at_stage(s);
+      }
+      const LayerProfile& layer = *found->second;
+      cost.forward_s += layer.forward_s;
+      cost.input_gradient_s += layer.input_gradient_s;
+      cost.weight_gradient_s += layer.weight_gradient_s;
+      cost.update_s += layer.update_s;
+      cost.output_bytes = layer.output_bytes;
+      cost.parameter_bytes += layer.parameter_bytes;
+      cost.stash_bytes += layer.stash_bytes;
+    }
+    cost.forward_s *= scale;
+    cost.input_gradient_s *= scale;
+    cost.weight_gradient_s *= scale;
+    cost.output_bytes = scaled(cost.output_bytes);
+    cost.stash_bytes = scaled(cost.stash_bytes);
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
+std::vector<StageCost> slot_costs(int num_stages, double f, double b) {
+  StageCost cost;
+  cost.forward_s = f;
+  cost.input_gradient_s = b / 2;
+  cost.weight_gradient_s = b - b / 2;
+  return std::vector<StageCost>(num_stages, cost);
+}
+
+}  // namespace millrace

@@ -1,0 +1,208 @@
+#include "millrace/sim/internal/memory.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+namespace millrace::internal {
+namespace {
+
+// A change of what a rank holds. At equal times the order of the rank's program decides, so that an
+// action of no duration still holds what it uses.
+struct Change {
+  double time_s = 0;
+  int64_t order = 0;
+  MemoryUse bytes;  // differences
+  int in_flight = 0;
+  int versions = 0;
+};
+
+class Ledger {
+ public:
+  Ledger(const RankRun& run, const std::vector<StageCost>& costs, int optimizer_buffers)
+      : run_(run), costs_(costs), optimizer_buffers_(optimizer_buffers) {}
+
+  std::vector<Change> changes() {
+    read_ahead();
+    for (std::size_t i = 0; i < run_.actions.size(); ++i) {
+      const Action& action = run_.actions[i].action;
+      if (is_compute(action.kind)) {
+        compute(i);
+      } else if (action.kind == ActionKind::kStep) {
+        make_version(i);
+      } else if (is_send(action.kind)) {
+        send(i);
+      } else if (is_receive(action.kind)) {
+        receive(i);
+      }
+    }
+    std::stable_sort(changes_.begin(), changes_.end(), [](const Change& a, const Change& b) {
+      return std::pair(a.time_s, a.order) < std::pair(b.time_s, b.order);
+    });
+    return std::move(changes_);
+  }
+
+ private:
+  struct Versions {
+    int64_t newest = kNone;  // kNone: not annotated so far
+    std::unordered_map<int64_t, std::size_t> last_reader;
+  };
+
+  double start_s(std::size_t i) const { return run_.trace.events[i].start_s; }
+  double end_s(std::size_t i) const { return run_.trace.events[i].end_s; }
+
+  Change& at_start(std::size_t i) {
+    changes_.push_back({start_s(i), 2 * static_cast<int64_t>(i), {}, 0, 0});
+    return changes_.back();
+  }
+  Change& at_end(std::size_t i) {
+    changes_.push_back({end_s(i), 2 * static_cast<int64_t>(i) + 1, {}, 0, 0});
+    return changes_.back();
+  }
+
+  // What is there before the first action, and who reads each version last.
+  void read_ahead() {
+    for (std::size_t i = 0; i < run_.actions.size(); ++i) {
+      const Action& action = run_.actions[i].action;
+      if (!stages_.contains(action.stage)) {
+        const int64_t parameters = costs_[action.stage].parameter_bytes;
+        Change change{start_s(0), -1, {}, 0, 1};
+        change.bytes.weight_bytes = parameters;
+        change.bytes.gradient_bytes = parameters;
+        change.bytes.optimizer_bytes = optimizer_buffers_ * parameters;
+        changes_.push_back(change);
+      }
+      Versions& versions = stages_[action.stage];
+      const bool counts = is_compute(action.kind) || action.kind == ActionKind::kStep;
+      if (counts && action.version != kNone && versions.newest == kNone) {
+        versions.newest = action.kind == ActionKind::kStep ? action.version - 1 : action.version;
+      }
+      if (is_compute(action.kind)) {
+        versions.last_reader[action.version] = i;
+        has_backward_ = has_backward_ || action.kind != ActionKind::kForward;
+      }
+    }
+  }
+
+  void compute(std::size_t i) {
+    const Action& action = run_.actions[i].action;
+    const int parts = static_cast<int>(action.num_microbatches());
+    const int64_t stash = parts * costs_[action.stage].stash_bytes;
+    if (action.kind == ActionKind::kForward) {
+      Change& change = at_start(i);
+      change.bytes.stash_bytes = stash;
+      change.in_flight = parts;
+    }
+    // A program of forwards alone (evaluation) keeps no stash for later.
+    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGradient ||
+        !has_backward_) {
+      Change& change = at_end(i);
+      change.bytes.stash_bytes = -stash;
+      change.in_flight = -parts;
+    }
+    if (action.kind != ActionKind::kWeightGradient) {
+      consume(i, action.kind == ActionKind::kForward);
+    }
+    const Versions& versions = stages_[action.stage];
+    if (action.version != kNone && action.version != versions.newest &&
+        versions.last_reader.at(action.version) == i) {
+      Change& change = at_end(i);
+      change.bytes.weight_bytes = -costs_[action.stage].parameter_bytes;
+      change.versions = -1;
+    }
+  }
+
+  void make_version(std::size_t i) {
+    const Action& action = run_.actions[i].action;
+    if (action.version == kNone) {
+      return;  // not annotated: updated in place
+    }
+    Versions& versions = stages_[action.stage];
+    const auto reader = versions.last_reader.find(versions.newest);
+    versions.newest = action.version;
+    if (reader != versions.last_reader.end() && reader->second > i) {
+      Change& change = at_start(i);
+      change.bytes.weight_bytes = costs_[action.stage].parameter_bytes;
+      change.versions = 1;
+    }
+  }
+
+  void send(std::size_t i) {
+    const int64_t bytes = run_.trace.events[i].bytes;
+    at_start(i).bytes.border_bytes = bytes;
+    // Ordered right behind the send: taken at once, it still has been there.
+    Change& taken = at_end(i);
+    taken.time_s = std::max(run_.taken_s[i], end_s(i));
+    taken.bytes.border_bytes = -bytes;
+  }
+
+  void receive(std::size_t i) {
+    const Action& action = run_.actions[i].action;
+    const int64_t bytes = run_.trace.events[i].bytes;
+    const bool forward = action.kind == ActionKind::kReceiveForward;
+    at_end(i).bytes.border_bytes = bytes;
+    for (int64_t m = action.first; m <= action.last; ++m) {
+      received_[{forward, action.stage, m}] = bytes / action.num_microbatches();
+    }
+  }
+
+  void consume(std::size_t i, bool forward) {
+    const Action& action = run_.actions[i].action;
+    int64_t bytes = 0;
+    for (int64_t m = action.first; m <= action.last; ++m) {
+      const auto found = received_.find({forward, action.stage, m});
+      if (found != received_.end()) {
+        bytes += found->second;
+        received_.erase(found);
+      }
+    }
+    if (bytes > 0) {
+      at_end(i).bytes.border_bytes = -bytes;
+    }
+  }
+
+  const RankRun& run_;
+  const std::vector<StageCost>& costs_;
+  const int optimizer_buffers_;
+  bool has_backward_ = false;
+  std::map<int, Versions> stages_;
+  std::map<std::tuple<bool, int, int64_t>, int64_t> received_;
+  std::vector<Change> changes_;
+};
+
+void raise(int64_t& peak, int64_t value) { peak = std::max(peak, value); }
+
+}  // namespace
+
+RankMemory memory_of(const RankRun& run, const std::vector<StageCost>& costs,
+                     int optimizer_buffers) {
+  RankMemory memory;
+  MemoryUse now;
+  int in_flight = 0;
+  int versions = 0;
+  for (const Change& change : Ledger(run, costs, optimizer_buffers).changes()) {
+    now.weight_bytes += change.bytes.weight_bytes;
+    now.gradient_bytes += change.bytes.gradient_bytes;
+    now.optimizer_bytes += change.bytes.optimizer_bytes;
+    now.stash_bytes += change.bytes.stash_bytes;
+    now.border_bytes += change.bytes.border_bytes;
+    in_flight += change.in_flight;
+    versions += change.versions;
+    raise(memory.peak.weight_bytes, now.weight_bytes);
+    raise(memory.peak.gradient_bytes, now.gradient_bytes);
+    raise(memory.peak.optimizer_bytes, now.optimizer_bytes);
+    raise(memory.peak.stash_bytes, now.stash_bytes);
+    raise(memory.peak.border_bytes, now.border_bytes);
+    memory.peak_in_flight = std::max(memory.peak_in_flight, in_flight);
+    memory.peak_weight_versions = std::max(memory.peak_weight_versions, versions);
+    if (memory.curve.empty() || memory.curve.back().bytes != now.total()) {
+      memory.curve.push_back({change.time_s, now.total()});
+    }
+  }
+  return memory;
+}
+
+}  // namespace millrace::internal

@@ -1,0 +1,141 @@
+#include "millrace/sim/simulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "millrace/base/error.h"
+#include "millrace/schedule/lower.h"
+#include "millrace/schedule/registry.h"
+#include "millrace/sim/internal/engine.h"
+#include "millrace/sim/internal/memory.h"
+
+namespace millrace {
+namespace {
+
+using internal::RankRun;
+
+struct Span {
+  double first_s = std::numeric_limits<double>::infinity();
+  double last_s = 0;
+  void add(const TraceEvent& event) {
+    first_s = std::min(first_s, event.start_s);
+    last_s = std::max(last_s, event.end_s);
+  }
+  double length_s() const { return last_s > first_s ? last_s - first_s : 0.0; }
+};
+
+// Spans over the actions of steps below `num_steps`.
+Span span_of(const std::vector<RankRun>& runs, int64_t num_steps, bool compute_only) {
+  Span span;
+  for (const RankRun& run : runs) {
+    for (std::size_t i = 0; i < run.actions.size(); ++i) {
+      if (run.actions[i].step < num_steps &&
+          (!compute_only || is_compute(run.actions[i].action.kind))) {
+        span.add(run.trace.events[i]);
+      }
+    }
+  }
+  return span;
+}
+
+double busy_s(const RankRun& run, int64_t num_steps) {
+  double sum_s = 0;
+  for (std::size_t i = 0; i < run.actions.size(); ++i) {
+    if (run.actions[i].step < num_steps && is_compute(run.actions[i].action.kind)) {
+      sum_s += run.trace.events[i].end_s - run.trace.events[i].start_s;
+    }
+  }
+  return sum_s;
+}
+
+// Seconds between minibatches once the pipeline is full and before it drains, see simulate().
+double steady_period_s(const std::vector<RankRun>& runs, int num_stages, int64_t num_steps) {
+  std::vector<double> done_s(num_steps, 0.0);  // end of each minibatch's last backward
+  for (const RankRun& run : runs) {
+    for (std::size_t i = 0; i < run.actions.size(); ++i) {
+      const ActionKind kind = run.actions[i].action.kind;
+      if (is_compute(kind) && kind != ActionKind::kForward) {
+        double& end_s = done_s[run.actions[i].step];
+        end_s = std::max(end_s, run.trace.events[i].end_s);
+      }
+    }
+  }
+  const int64_t first = num_stages - 1;
+  const int64_t last = num_steps - num_stages;
+  const int64_t middle = first + (last - first) / 2;
+  if (last > middle) {
+    return (done_s[last] - done_s[middle]) / static_cast<double>(last - middle);
+  }
+  if (num_steps > 1) {
+    return (done_s.back() - done_s.front()) / static_cast<double>(num_steps - 1);
+  }
+  return done_s[0];
+}
+
+}  // namespace
+
+Simulation simulate(const SimulationInput& input) {
+  std::vector<RankRun> runs = internal::Engine(input).run();
+  const bool flush = input.lowered.flush;
+  const int64_t measured_steps = flush ? 1 : input.num_steps;
+
+  Simulation simulation;
+  simulation.window_s = span_of(runs, measured_steps, true).length_s();
+  simulation.step_s = flush ? span_of(runs, 1, false).length_s()
+                            : steady_period_s(runs, input.lowered.num_stages, input.num_steps);
+  for (RankRun& run : runs) {
+    RankSimulation rank;
+    rank.busy_s = busy_s(run, measured_steps);
+    if (simulation.window_s > 0) {
+      rank.bubble_fraction = (simulation.window_s - rank.busy_s) / simulation.window_s;
+    }
+    internal::RankMemory memory = internal::memory_of(run, input.costs, input.optimizer_buffers);
+    rank.peak_stash_bytes = memory.peak.stash_bytes;
+    rank.peak_in_flight = memory.peak_in_flight;
+    rank.peak_weight_versions = memory.peak_weight_versions;
+    rank.memory = memory.peak;
+    if (!run.actions.empty()) {
+      simulation.total_slots += simulation.window_s;
+      simulation.idle_slots += simulation.window_s - rank.busy_s;
+    }
+    simulation.ranks.push_back(rank);
+    simulation.memory.push_back(std::move(memory.curve));
+  }
+  if (simulation.total_slots > 0) {
+    simulation.bubble_fraction = simulation.idle_slots / simulation.total_slots;
+  }
+
+  simulation.trace.source = "simulated";
+  simulation.trace.num_steps = input.num_steps;
+  simulation.trace.step_s = simulation.step_s;
+  simulation.trace.window_s = span_of(runs, input.num_steps, false).length_s();
+  for (RankRun& run : runs) {
+    simulation.trace.ranks.push_back(std::move(run.trace));
+  }
+  return simulation;
+}
+
+Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster& cluster,
+                         int64_t batch, const std::string& policy) {
+  if (plan.stages.empty() || plan.stages[0].ranks.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "expected a plan of at least one stage with a rank, found none");
+  }
+  if (batch < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("expected a batch of at least 1 sample, found {}", batch));
+  }
+  const Schedule schedule =
+      make_schedule(plan.schedule, {plan.num_stages(), plan.microbatches}, policy);
+  const int64_t num_steps = schedule.flush ? 1 : 4 * plan.num_stages() + 40;
+  const LoweredSchedule lowered = lower(schedule, plan, num_steps);
+  const double parts =
+      static_cast<double>(plan.microbatches) * static_cast<double>(plan.stages[0].ranks.size());
+  return simulate({lowered, stage_costs(plan, profile, static_cast<double>(batch) / parts), cluster,
+                   plan.rule, num_steps});
+}
+
+}  // namespace millrace

@@ -1,0 +1,101 @@
+// The simulator: discrete events over a lowered schedule, the costs of its stages, a cluster and a
+// rule. It executes the same actions as the runtime and writes the same Trace. Deterministic; no
+// threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "millrace/core/cluster.h"
+#include "millrace/core/plan.h"
+#include "millrace/core/profile.h"
+#include "millrace/core/schedule.h"
+#include "millrace/core/trace.h"
+
+namespace millrace {
+
+// What one microbatch costs on one replica of a stage, on a device of relative speed 1.
+struct StageCost {
+  double forward_s = 0;
+  double input_gradient_s = 0;
+  double weight_gradient_s = 0;
+  double update_s = 0;       // once a step
+  int64_t output_bytes = 0;  // sent to the next stage; the gradient back has the same size
+  int64_t parameter_bytes = 0;
+  int64_t stash_bytes = 0;  // of one microbatch, from its F to its B (or W)
+};
+
+// Sums the profile over each stage's layers and scales it to the samples that one replica computes
+// at a time: batch / (microbatches x replicas), linearly from samples_per_microbatch (update_s and
+// parameter_bytes are not scaled). Throws when a plan's layer is not in the profile.
+std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
+                                   double samples_per_part);
+
+// f and b slots: F lasts f, B lasts b, its halves b/2 each; messages, updates and reductions cost
+// nothing.
+std::vector<StageCost> slot_costs(int num_stages, double f, double b);
+
+struct SimulationInput {
+  const LoweredSchedule& lowered;
+  std::vector<StageCost> costs;  // one a stage
+  const Cluster& cluster;
+  std::string rule = "bsp";
+  int64_t num_steps = 1;      // repeats of a flush schedule; else at most what was lowered
+  int optimizer_buffers = 1;  // parameter-sized buffers of optimizer state (SGD with momentum: 1)
+};
+
+// One world rank. Of an idle rank everything is 0 but bubble_fraction, which is 1 when there is a
+// window.
+struct RankSimulation {
+  double busy_s = 0;  // computing (F, B, I, W, with the actions' overhead), inside the window
+  double bubble_fraction = 0;  // idle / window
+  int64_t peak_stash_bytes = 0;
+  int peak_in_flight = 0;  // microbatches whose F ran and whose B (W) has not
+  int peak_weight_versions = 0;
+  MemoryUse memory;  // each part's own peak; workspace is not simulated
+};
+
+// Bytes alive on a rank after a change, for the report's memory curve; times never fall.
+struct MemoryPoint {
+  double time_s = 0;
+  int64_t bytes = 0;
+};
+
+struct Simulation {
+  double step_s = 0;           // makespan with a flush; steady period without
+  double window_s = 0;         // first start to last end of computing in the measured window
+  double bubble_fraction = 0;  // idle over ranks x window (used ranks)
+  double idle_slots = 0;       // idle seconds over ranks; slots when costs are slots
+  double total_slots = 0;      // ranks x window
+  std::vector<RankSimulation> ranks;
+  std::vector<std::vector<MemoryPoint>> memory;  // one a rank
+  Trace trace;  // all steps; its window_s spans all actions, not only computing
+};
+
+// The window is from the first start to the last end of compute actions over used ranks, with a
+// flush of ONE step, the first (the trace may hold more); without a flush, of the whole segment.
+// step_s with a flush is the first step's makespan over ALL its actions, so that reductions and
+// updates count; without, it is the steady period: the time between the ends of successive
+// minibatches' last backward, averaged over the second half of the segment's steady part
+// (minibatches before or after which the pipeline is not full are left out; a segment too short to
+// have any gives the average over all of it). Sends do not block; a link carries one message at a
+// time in each direction (device pair's queue) for bytes / bandwidth, and it arrives the latency
+// later. Each action costs the cluster's action_overhead_s besides. An all-reduce that the rule
+// asks for starts when the last replica asks for it and takes the cluster's all_reduce_s. Memory: a
+// stash lives from the start of its F to the end of its B (or W); a received tensor from its RECV
+// to the end of the action that consumes it; a sent one from its SEND to the end of the peer's
+// RECV; a weight version from the start of the STEP that makes it to the end of its last reader (in
+// place when the old one has none left). Throws Error(kInvalidArgument): with the grid when it
+// deadlocks or a message is never received; when costs, ranks or num_steps do not fit the schedule
+// and the cluster.
+Simulation simulate(const SimulationInput& input);
+
+// Builds, lowers and simulates a plan: what `plan`, `simulate` and `train` print. `batch` is the
+// global minibatch; `policy` empty means the schedule's own. Without a flush 4 x stages + 40
+// minibatches are run, which is enough to reach the steady period. Errors of make_schedule and
+// lower pass through.
+Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster& cluster,
+                         int64_t batch, const std::string& policy = "");
+
+}  // namespace millrace

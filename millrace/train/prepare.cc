@@ -1,0 +1,383 @@
+#include "millrace/train/prepare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <numeric>
+#include <utility>
+
+#include "millrace/base/file.h"
+#include "millrace/base/text.h"
+#include "millrace/planner/planner.h"
+#include "millrace/profiler/measure_cluster.h"
+#include "millrace/profiler/profile_model.h"
+#include "millrace/rule/rule.h"
+#include "millrace/schedule/registry.h"
+
+namespace millrace {
+namespace {
+
+// Bumped when what is measured, or how, changes: old cache entries are then ignored.
+constexpr int kCacheVersion = 1;
+
+class Preparation {
+ public:
+  Preparation(const RunConfig& config, const PrepareOptions& options) : options_(options) {
+    job_.config = config;
+  }
+
+  Job run() {
+    check_names();
+    load_data_and_model(job_.config, job_);
+    check_before_measuring();
+    machine_ = machine_name();
+    make_cluster();
+    make_plan_and_prediction();
+    return std::move(job_);
+  }
+
+ private:
+  const ParallelConfig& parallel() const { return job_.config.parallel; }
+  const TrainConfig& train() const { return job_.config.train; }
+
+  void check_names() const {
+    find_schedule(parallel().schedule);
+    find_rule(parallel().rule);
+    if (!parallel().plan_is_file()) {
+      find_planner(parallel().plan);
+    }
+  }
+
+  void check_before_measuring() {
+    const auto num_layers = static_cast<int>(job_.model.layers.size());
+    if (parallel().stages && *parallel().stages > num_layers) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{} stages for the {} layers of {}; use at most {}",
+                              *parallel().stages, num_layers, job_.model.name, num_layers))
+          .at_key("parallel.stages");
+    }
+    if (parallel().stages) {
+      // Refuses what the schedule does not offer, before anything is measured.
+      make_schedule(parallel().schedule,
+                    {.num_ranks = *parallel().stages, .num_microbatches = parallel().microbatches},
+                    parallel().policy);
+    }
+    if (parallel().plan_is_file()) {
+      job_.plan = plan_from(read_document(parallel().plan));
+      adopt_plan_file();
+    }
+  }
+
+  // A plan file says layers and ranks; schedule, rule and microbatches are run.toml's.
+  void adopt_plan_file() {
+    Plan& plan = job_.plan;
+    check_plan(plan, job_.model.layer_names(), parallel().plan);
+    if (plan.workers > parallel().workers) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("the plan is for {} workers, but [parallel] workers = {}",
+                              plan.workers, parallel().workers))
+          .in_file(parallel().plan);
+    }
+    plan.workers = parallel().workers;
+    apply_config(plan);
+  }
+
+  void apply_config(Plan& plan) const {
+    plan.schedule = parallel().schedule;
+    plan.rule = parallel().rule;
+    plan.microbatches = parallel().microbatches;
+  }
+
+  std::string cache_file(const std::string& what) const {
+    std::string key;
+    for (const char c : what) {
+      const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.';
+      key += plain ? c : '-';
+    }
+    return fmt::format("{}/{}-v{}.json", options_.cache_dir, key, kCacheVersion);
+  }
+
+  // A cached document, unless there is none, it is damaged, or a fresh one was asked for.
+  template <typename Read>
+  bool from_cache(const std::string& file, const Read& read) const {
+    if (options_.cache_dir.empty() || options_.fresh || !std::filesystem::exists(file)) {
+      return false;
+    }
+    try {
+      read(read_document(file));
+      return true;
+    } catch (const Error&) {
+      return false;  // measured again and overwritten
+    }
+  }
+
+  // A cache that cannot be written costs time, not the run.
+  void into_cache(const std::string& file, const Value& value) {
+    if (options_.cache_dir.empty()) {
+      return;
+    }
+    try {
+      make_directories(options_.cache_dir);
+      write_file_atomically(file, to_json(value) + "\n");
+    } catch (const Error& error) {
+      note(fmt::format("the measurement was not cached: {}", error.what()));
+    }
+  }
+
+  void note(const std::string& text) {
+    if (options_.sink != nullptr) {
+      options_.sink->on_note(text);
+    }
+  }
+
+  void make_cluster() {
+    if (parallel().cluster != "auto") {
+      job_.cluster = cluster_from(read_document(parallel().cluster));
+      if (job_.cluster.num_devices() < parallel().workers) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("{} devices for [parallel] workers = {}",
+                                job_.cluster.num_devices(), parallel().workers))
+            .in_file(parallel().cluster);
+      }
+      return;
+    }
+    const std::string file =
+        cache_file(fmt::format("cluster {} workers {}", machine_, parallel().workers));
+    const bool cached = from_cache(
+        file, [&](const Document& document) { job_.cluster = cluster_from(document); });
+    if (!cached) {
+      note(fmt::format("measuring hand-over and reduction between {} workers", parallel().workers));
+      job_.cluster = measure_cluster(parallel().workers, machine_);
+      into_cache(file, to_value(job_.cluster));
+    }
+  }
+
+  Profile profile_for(int64_t samples, int busy_ranks) {
+    const std::string options = to_json(job_.config.model.options, -1);
+    const std::string file = cache_file(fmt::format(
+        "profile {} {:08x} {} {:08x} {} {} samples {} busy {}", job_.model.name,
+        crc32_of(options.data(), options.size()), job_.config.data.name,
+        data_key(), train().dtype, machine_, samples, busy_ranks));
+    Profile profile;
+    const bool cached = from_cache(file, [&](const Document& document) {
+      profile = profile_from(document);
+      std::vector<std::string> names;
+      for (const LayerProfile& layer : profile.layers) {
+        names.push_back(layer.name);
+      }
+      if (names != job_.model.layer_names()) {
+        throw Error(ErrorCode::kBadFile, "cached profile of another model");
+      }
+    });
+    if (cached) {
+      note(fmt::format("profile of {} at {} samples: cached in {}", job_.model.name, samples, file));
+      return profile;
+    }
+    const std::string what =
+        fmt::format("profiling {} at {} samples, {} busy workers", job_.model.name, samples, busy_ranks);
+    note(what);
+    ProfileRequest request;
+    request.model = &job_.model;
+    request.dataset = job_.data.train.get();
+    request.samples = samples;
+    request.busy_ranks = busy_ranks;
+    request.optimizer = {
+        .lr = train().lr, .momentum = train().momentum, .weight_decay = train().weight_decay};
+    request.machine = machine_;
+    request.seconds = options_.profile_s;
+    if (options_.sink != nullptr) {
+      request.progress = [this, what](double fraction) {
+        options_.sink->on_progress(what, fraction);
+      };
+    }
+    profile = profile_model(request);
+    into_cache(file, to_value(profile));
+    return profile;
+  }
+
+  // Shapes of the data change the model's cost, so they are part of a profile's key.
+  uint32_t data_key() const {
+    const std::string text = to_string(job_.data.train->input());
+    return crc32_of(text.data(), text.size());
+  }
+
+  int64_t samples_per_part(int64_t replicas) const {
+    const int64_t parts = parallel().microbatches * replicas;
+    return std::max<int64_t>(1, (train().batch + parts - 1) / parts);
+  }
+
+  void make_plan_and_prediction() {
+    const Profile whole = profile_for(samples_per_part(1), parallel().workers);
+    // A planner weighs minibatches; the profile is of one microbatch.
+    Profile minibatch = whole;
+    scale(minibatch, static_cast<double>(train().batch) /
+                         static_cast<double>(whole.samples_per_microbatch));
+    PlanRequest request{.profile = minibatch,
+                        .cluster = job_.cluster,
+                        .workers = parallel().workers,
+                        .stages = parallel().stages,
+                        .replicas = parallel().replicas,
+                        .straight = false};
+    if (!parallel().plan_is_file()) {
+      job_.plan = make_plan(parallel().plan, request);
+      apply_config(job_.plan);
+    } else {
+      PlanRequest free = request;
+      free.stages.reset();
+      free.replicas.clear();
+      const Plan formula = make_plan("one", free);
+      job_.plan.data_parallel_minibatch_s = formula.data_parallel_minibatch_s;
+      job_.plan.one_worker_minibatch_s = formula.one_worker_minibatch_s;
+      job_.plan.minibatch_s = pipedream_minibatch_s(job_.plan, minibatch, job_.cluster);
+    }
+    const auto replicas = static_cast<int64_t>(job_.plan.stages.front().ranks.size());
+    check_batch(train().batch, parallel().microbatch_size
+                                   ? std::optional<int64_t>(*parallel().microbatch_size)
+                                   : std::nullopt,
+                parallel().microbatches, replicas);
+    job_.profile = replicas == 1 && job_.plan.num_used_ranks() == parallel().workers
+                       ? whole
+                       : profile_for(samples_per_part(replicas), job_.plan.num_used_ranks());
+    job_.predicted = simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch,
+                                   parallel().policy);
+    job_.plan.memory.clear();
+    for (const RankSimulation& rank : job_.predicted.ranks) {
+      job_.plan.memory.push_back(rank.memory);
+    }
+    job_.alternatives.push_back({"this plan", describe(job_.plan), job_.predicted.step_s,
+                                 job_.plan.minibatch_s});
+    add_alternatives(request, whole);
+  }
+
+  static void scale(Profile& profile, double factor) {
+    for (LayerProfile& layer : profile.layers) {
+      layer.forward_s *= factor;
+      layer.input_gradient_s *= factor;
+      layer.weight_gradient_s *= factor;
+      layer.output_bytes = static_cast<int64_t>(static_cast<double>(layer.output_bytes) * factor);
+      layer.stash_bytes = static_cast<int64_t>(static_cast<double>(layer.stash_bytes) * factor);
+    }
+    profile.samples_per_microbatch =
+        static_cast<int64_t>(static_cast<double>(profile.samples_per_microbatch) * factor);
+  }
+
+  void add_alternatives(const PlanRequest& request, const Profile& whole) {
+    PlanRequest free = request;
+    free.stages.reset();
+    free.replicas.clear();
+    struct Choice {
+      const char* name;
+      const char* planner;
+    };
+    const Choice choices[] = {{"free choice of pipedream", "pipedream"},
+                              {"plain data parallel", "data-parallel"},
+                              {"one worker", "one"}};
+    for (const Choice& choice : choices) {
+      Plan plan = make_plan(choice.planner, free);
+      apply_config(plan);
+      const bool replicated = std::any_of(plan.stages.begin(), plan.stages.end(), [](const PlanStage& s) {
+        return s.ranks.size() > 1;
+      });
+      // What the schedule of this run cannot execute is compared by a flush schedule.
+      if (replicated) {
+        plan.schedule = "1f1b";
+      }
+      double predicted_s = 0;
+      const bool equal_replicas = std::all_of(
+          plan.stages.begin(), plan.stages.end(), [&](const PlanStage& s) {
+            return s.ranks.size() == plan.stages.front().ranks.size();
+          });
+      if (equal_replicas) {
+        // Without its own policy: the alternative may run under another schedule.
+        predicted_s = simulate_plan(plan, whole, job_.cluster, train().batch).step_s;
+      }
+      job_.alternatives.push_back({choice.name, describe(plan), predicted_s, plan.minibatch_s});
+    }
+    const double own_s = job_.alternatives.front().predicted_s;
+    const Alternative& data_parallel = job_.alternatives[2];
+    if (job_.plan.num_stages() > 1 && data_parallel.predicted_s > 0 &&
+        data_parallel.predicted_s < own_s) {
+      job_.notes.push_back(fmt::format(
+          "plain data parallel is predicted to be faster here: {} a step against {}; to use it set "
+          "plan = \"data-parallel\", schedule = \"1f1b\" and leave stages and replicas out",
+          format_seconds(data_parallel.predicted_s), format_seconds(own_s)));
+    }
+    if (job_.plan.num_used_ranks() < parallel().workers) {
+      job_.notes.push_back(fmt::format("the plan leaves {} of {} workers idle",
+                                       parallel().workers - job_.plan.num_used_ranks(),
+                                       parallel().workers));
+    }
+  }
+
+  PrepareOptions options_;
+  std::string machine_;
+  Job job_;
+};
+
+}  // namespace
+
+void load_data_and_model(const RunConfig& config, Job& job) {
+  const DataEntry& data = find_dataset(config.data.name);
+  const ModelEntry& model = find_model(config.model.name);
+  Document data_options{"[data]", config.data.options};
+  Reader data_reader(data_options);
+  job.data = data.make(data_reader, config.train.seed);
+  data_reader.finish();
+  Document model_options{"[model]", config.model.options};
+  Reader model_reader(model_options);
+  ModelRequest request{.options = model_reader,
+                       .input = job.data.train->input(),
+                       .num_classes = job.data.train->num_classes()};
+  request.input.dtype = config.train.dtype == "float64" ? at::kDouble : at::kFloat;
+  job.model = model.make(request);
+  model_reader.finish();
+  check_model(job.model);
+}
+
+Job prepare(const RunConfig& config, const PrepareOptions& options) {
+  return Preparation(config, options).run();
+}
+
+std::string describe(const Job& job) {
+  const RunConfig& config = job.config;
+  std::string text;
+  text += fmt::format("model     {}: {} layers, {} parameters, {}\n", job.model.name,
+                      job.model.layers.size(), format_count(job.model.num_parameters()),
+                      config.train.dtype);
+  text += fmt::format("data      {}: {} training and {} test samples\n", config.data.name,
+                      format_count(job.data.train->size()), format_count(job.data.test->size()));
+  text += fmt::format("batch     {}\n",
+                      batch_equation(config.train.batch, config.parallel.microbatches,
+                                     static_cast<int64_t>(job.plan.stages.front().ranks.size())));
+  text += fmt::format("optimizer {}: lr {}, momentum {}, weight decay {}\n", config.train.optimizer,
+                      config.train.lr, config.train.momentum, config.train.weight_decay);
+  text += fmt::format("schedule  {}, rule {}\n", job.plan.schedule, job.plan.rule);
+  text += fmt::format("plan      {} (by {})\n\n", describe(job.plan), job.plan.planner);
+  TextTable alternatives({"predicted", "step", "samples/s", "formula", "stages"});
+  for (const Alternative& row : job.alternatives) {
+    const bool simulated = row.predicted_s > 0;
+    alternatives.row(
+        {row.name, simulated ? format_seconds(row.predicted_s) : "-",
+         simulated ? fmt::format("{:.0f}", static_cast<double>(config.train.batch) / row.predicted_s)
+                   : "-",
+         format_seconds(row.objective_s), row.plan});
+  }
+  text += alternatives.str() + "\n";
+  TextTable memory({"memory", "weights", "gradients", "optimizer", "stash", "borders", "total"});
+  for (std::size_t rank = 0; rank < job.plan.memory.size(); ++rank) {
+    const MemoryUse& use = job.plan.memory[rank];
+    const auto bytes = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
+    memory.row({fmt::format("rank {}", rank), bytes(use.weight_bytes), bytes(use.gradient_bytes),
+                bytes(use.optimizer_bytes), bytes(use.stash_bytes), bytes(use.border_bytes),
+                bytes(use.total())});
+  }
+  text += memory.str();
+  for (const std::string& note : job.notes) {
+    text += "\nnote: " + note + "\n";
+  }
+  return text;
+}
+
+}  // namespace millrace

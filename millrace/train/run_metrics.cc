@@ -1,0 +1,90 @@
+#include "millrace/train/run_metrics.h"
+
+#include <cerrno>
+#include <utility>
+
+#include "millrace/base/clock.h"
+#include "millrace/base/file.h"
+
+namespace millrace {
+
+Value to_value(const StepEvent& event) {
+  Value line = Value::map();
+  line.set("event", Value::of("step"));
+  line.set("step", Value::of(event.step));
+  line.set("total_steps", Value::of(event.total_steps));
+  line.set("epoch", Value::of(event.epoch));
+  line.set("step_in_epoch", Value::of(event.step_in_epoch));
+  line.set("steps_in_epoch", Value::of(event.steps_in_epoch));
+  // JSON has no NaN: a loss that is not finite is null.
+  line.set("loss", event.loss - event.loss == 0 ? Value::of(event.loss) : Value());
+  line.set("samples", Value::of(event.samples));
+  line.set("samples_per_s", Value::of(event.samples_per_s));
+  line.set("time_left_s", Value::of(event.time_left_s));
+  line.set("lr", Value::of(event.lr));
+  return line;
+}
+
+Value to_value(const EvalEvent& event) {
+  Value line = Value::map();
+  line.set("event", Value::of("eval"));
+  line.set("epoch", Value::of(event.epoch));
+  line.set("step", Value::of(event.step));
+  line.set("accuracy", Value::of(event.accuracy));
+  line.set("loss", event.loss - event.loss == 0 ? Value::of(event.loss) : Value());
+  line.set("correct", Value::of(event.correct));
+  line.set("samples", Value::of(event.samples));
+  return line;
+}
+
+Value to_value(const CheckpointEvent& event) {
+  Value line = Value::map();
+  line.set("event", Value::of("checkpoint"));
+  line.set("step", Value::of(event.step));
+  line.set("path", Value::of(event.path));
+  return line;
+}
+
+Value to_value(const DoneEvent& event) {
+  Value line = Value::map();
+  line.set("event", Value::of("done"));
+  line.set("run_dir", Value::of(event.run_dir));
+  line.set("steps", Value::of(event.steps));
+  line.set("samples", Value::of(event.samples));
+  line.set("train_s", Value::of(event.train_s));
+  line.set("accuracy", Value::of(event.accuracy));
+  line.set("interrupted", Value::of(event.interrupted));
+  return line;
+}
+
+RunMetrics::RunMetrics(std::string path) : path_(std::move(path)), file_(path_, std::ios::app) {
+  if (!file_) {
+    throw_write_error(path_, errno);
+  }
+}
+
+void RunMetrics::write(const Value& line, bool flush) {
+  file_ << to_json(line, -1) << '\n';
+  const double now = monotonic_s();
+  if (flush || now - last_flush_s_ > 1.0) {
+    file_.flush();
+    last_flush_s_ = now;
+  }
+  if (!file_) {
+    throw_write_error(path_, errno);
+  }
+}
+
+void RunMetrics::on_step(const StepEvent& event) { write(to_value(event), false); }
+void RunMetrics::on_eval(const EvalEvent& event) { write(to_value(event), true); }
+void RunMetrics::on_checkpoint(const CheckpointEvent& event) { write(to_value(event), true); }
+void RunMetrics::on_done(const DoneEvent& event) { write(to_value(event), true); }
+
+void RunMetrics::on_note(const std::string& text) {
+  Value line = Value::map();
+  line.set("event", Value::of("note"));
+  line.set("text", Value::of(text));
+  write(line, true);
+}
+
+}  // namespace millrace

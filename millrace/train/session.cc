@@ -1,0 +1,252 @@
+#include "millrace/train/session.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "millrace/base/clock.h"
+#include "millrace/runtime/team.h"
+#include "millrace/schedule/lower.h"
+#include "millrace/schedule/registry.h"
+#include "millrace/schedule/validate.h"
+
+namespace millrace {
+namespace {
+
+// Microbatches of an evaluation that run between two joins: long enough to fill the pipeline, short enough that a
+// fast first stage does not pile up activations before a slow one.
+constexpr int64_t kEvaluationWindow = 16;
+constexpr double kPollS = 0.1;
+
+}  // namespace
+
+std::vector<std::pair<int, int>> stage_ranges(const Plan& plan) {
+  std::vector<std::pair<int, int>> ranges;
+  int first = 0;
+  for (const PlanStage& stage : plan.stages) {
+    const int last = first + static_cast<int>(stage.layers.size());
+    ranges.emplace_back(first, last);
+    first = last;
+  }
+  return ranges;
+}
+
+Session::Session(const SessionSetup& setup)
+    : setup_(setup),
+      world_(std::make_unique<InprocWorld>(setup.plan.workers, setup.timeout_s)),
+      communicators_(static_cast<std::size_t>(setup.plan.workers)),
+      workers_(static_cast<std::size_t>(setup.plan.workers)) {
+  check_plan(setup.plan, setup.model->layer_names());
+  for (int rank = 0; rank < setup.plan.workers; ++rank) {
+    if (setup.plan.stage_of_rank(rank) >= 0) {
+      ranks_.push_back(rank);
+    }
+  }
+  const std::vector<std::pair<int, int>> ranges = stage_ranges(setup.plan);
+  const double origin_s = monotonic_s();
+  run([&](int rank) {
+    const int stage = setup_.plan.stage_of_rank(rank);
+    const std::vector<int>& replicas = setup_.plan.stages[static_cast<std::size_t>(stage)].ranks;
+    WorkerSetup worker;
+    worker.model = setup_.model;
+    worker.first_layer = ranges[static_cast<std::size_t>(stage)].first;
+    worker.last_layer = ranges[static_cast<std::size_t>(stage)].second;
+    worker.stage = stage;
+    worker.replica = static_cast<int>(std::find(replicas.begin(), replicas.end(), rank) -
+                                      replicas.begin());
+    worker.replicas = replicas;
+    worker.rule = setup_.plan.rule;
+    worker.optimizer = {.lr = setup_.train.lr,
+                        .momentum = setup_.train.momentum,
+                        .weight_decay = setup_.train.weight_decay};
+    worker.seed = setup_.train.seed;
+    worker.dtype = setup_.model->input.dtype;
+    worker.trace_origin_s = origin_s;
+    worker.divide_twice = setup_.divide_twice;
+    const auto r = static_cast<std::size_t>(rank);
+    communicators_[r] = world_->communicator(rank);
+    workers_[r] = std::make_unique<Worker>(worker, *communicators_[r]);
+  });
+}
+
+Session::~Session() = default;
+
+void Session::run(const std::function<void(int)>& work) {
+  run_ranks(ranks_, [this](const Error& cause) { world_->abort(cause); }, work);
+}
+
+int Session::num_replicas() const {
+  return static_cast<int>(setup_.plan.stages.front().ranks.size());
+}
+
+const Worker& Session::worker(int rank) const { return *workers_.at(static_cast<std::size_t>(rank)); }
+
+int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t epoch,
+                       int64_t first_step, int64_t num_steps, const StepHooks& hooks,
+                       UpdateObserver* observer) {
+  if (num_steps <= 0) {
+    return 0;
+  }
+  const Plan& plan = setup_.plan;
+  const Schedule schedule =
+      make_schedule(plan.schedule,
+                    {.num_ranks = plan.num_stages(), .num_microbatches = plan.microbatches},
+                    setup_.policy);
+  validate(schedule);
+  const LoweredSchedule lowered = lower(schedule, plan, schedule.flush ? 1 : num_steps);
+  const Feed feed(dataset, order.epoch(epoch), setup_.train.batch, first_step, plan.microbatches,
+                  num_replicas(), setup_.model->input.dtype);
+  StepGate gate;
+  StepBoard board(static_cast<int>(plan.stages.back().ranks.size()));
+  TrainSegment segment;
+  segment.lowered = &lowered;
+  segment.feed = &feed;
+  segment.num_steps = num_steps;
+  segment.gate = &gate;
+  segment.board = &board;
+  segment.observer = observer;
+
+  segment_starts_.push_back(steps_done_);
+  std::atomic<int64_t> steps_done{0};
+  std::exception_ptr failure;
+  std::thread team([&] {
+    try {
+      run([&](int rank) {
+        const int64_t done = workers_[static_cast<std::size_t>(rank)]->train(segment);
+        if (rank == ranks_.front()) {
+          steps_done = done;
+        }
+      });
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    board.close();
+  });
+  bool stopping = false;
+  const auto serve = [&] {
+    while (true) {
+      const bool closed = board.closed();
+      const std::optional<StepSums> step = board.next(kPollS);
+      if (step && hooks.on_step) {
+        hooks.on_step(step->step, step->sums);
+      }
+      if (!step && closed) {
+        break;
+      }
+      if (!stopping && hooks.stop_requested && hooks.stop_requested()) {
+        gate.request_stop();
+        stopping = true;
+      }
+    }
+  };
+  std::exception_ptr hook_failure;
+  try {
+    serve();
+  } catch (...) {
+    // A listener failed (a full disk, say): the ranks stop at the next step, then the failure goes on.
+    hook_failure = std::current_exception();
+    gate.request_stop();
+  }
+  team.join();
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+  if (hook_failure) {
+    std::rethrow_exception(hook_failure);
+  }
+  steps_done_ += steps_done;
+  return steps_done;
+}
+
+LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
+                           const std::function<bool()>& stop_requested) {
+  LossSums total;
+  std::vector<int64_t> order(static_cast<std::size_t>(dataset.size()));
+  std::iota(order.begin(), order.end(), 0);
+  const int64_t num_batches = (dataset.size() + batch - 1) / batch;
+  const int64_t window = kEvaluationWindow * num_replicas();
+  for (int64_t first = 0; first < num_batches; first += window) {
+    if (stop_requested && stop_requested()) {
+      break;
+    }
+    const int64_t count = std::min(window, num_batches - first);
+    const LoweredSchedule lowered = lower_evaluation(setup_.plan, count);
+    const Feed feed(dataset, order, batch, first, 1, 1, setup_.model->input.dtype);
+    std::vector<LossSums> sums(workers_.size());
+    run([&](int rank) {
+      const auto r = static_cast<std::size_t>(rank);
+      sums[r] = workers_[r]->evaluate(lowered, feed);
+    });
+    for (const LossSums& part : sums) {
+      total.loss += part.loss;
+      total.correct += part.correct;
+      total.samples += part.samples;
+    }
+  }
+  return total;
+}
+
+namespace {
+
+template <typename Visit>
+void visit_tensors(Worker& worker, const Visit& visit) {
+  const WeightViews weights = worker.stage().views(worker.weights());
+  WeightViews velocities;
+  if (worker.velocity().defined()) {
+    velocities = worker.stage().views(worker.velocity());
+  }
+  // Slots come layer by layer in stage order, like the views.
+  std::size_t slot = 0;
+  const std::vector<ParameterSlot>& slots = worker.stage().slots();
+  for (std::size_t l = 0; l < weights.size(); ++l) {
+    for (std::size_t p = 0; p < weights[l].size(); ++p, ++slot) {
+      const std::string name = slots[slot].layer + "." + slots[slot].parameter;
+      visit(NamedTensor{name, slots[slot].layer, weights[l][p]});
+      if (!velocities.empty()) {
+        visit(NamedTensor{name + "/velocity", slots[slot].layer, velocities[l][p]});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<NamedTensor> Session::state() {
+  std::vector<NamedTensor> tensors;
+  for (const PlanStage& stage : setup_.plan.stages) {
+    visit_tensors(*workers_[static_cast<std::size_t>(stage.ranks.front())],
+                  [&](NamedTensor tensor) { tensors.push_back(std::move(tensor)); });
+  }
+  return tensors;
+}
+
+bool Session::load(const std::string& name, const at::Tensor& value) {
+  bool found = false;
+  for (const int rank : ranks_) {
+    visit_tensors(*workers_[static_cast<std::size_t>(rank)], [&](const NamedTensor& tensor) {
+      if (tensor.name != name) {
+        return;
+      }
+      if (!value.sizes().equals(tensor.tensor.sizes()) ||
+          value.scalar_type() != tensor.tensor.scalar_type()) {
+        throw Error(ErrorCode::kBadFile, "tensor " + name + " has another shape or dtype than this model's");
+      }
+      tensor.tensor.copy_(value);
+      found = true;
+    });
+  }
+  return found;
+}
+
+Trace Session::trace() const {
+  std::vector<const Recorder*> recorders;
+  for (const int rank : ranks_) {
+    recorders.push_back(&workers_[static_cast<std::size_t>(rank)]->recorder());
+  }
+  return join_traces(recorders, segment_starts_);
+}
+
+}  // namespace millrace

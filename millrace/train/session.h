@@ -1,0 +1,82 @@
+// Session: a model spread over the ranks of this process, trained and evaluated segment by segment.
+//
+// Used from one thread; the ranks run on threads of their own inside the calls and are joined before a call returns.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "millrace/comm/inproc/inproc.h"
+#include "millrace/core/plan.h"
+#include "millrace/core/run_config.h"
+#include "millrace/core/trace.h"
+#include "millrace/data/dataset.h"
+#include "millrace/data/order.h"
+#include "millrace/model/model.h"
+#include "millrace/runtime/worker.h"
+
+namespace millrace {
+
+struct SessionSetup {
+  const Model* model = nullptr;  // outlives the session
+  Plan plan;
+  std::string policy;            // empty: the schedule's own
+  TrainConfig train;
+  double timeout_s = 60;         // deadline of every wait on another rank
+  bool divide_twice = false;     // `verify --break scale`
+};
+
+// One parameter or optimizer tensor by its lasting name: "conv1.weight", "conv1.weight/velocity".
+struct NamedTensor {
+  std::string name;
+  std::string layer;
+  at::Tensor tensor;  // shares memory with the session's buffers
+};
+
+// What the calling thread does while ranks train.
+struct StepHooks {
+  std::function<void(int64_t step, const LossSums& sums)> on_step;  // step within the call, from 0
+  std::function<bool()> stop_requested;                             // polled several times a second
+};
+
+class Session {
+ public:
+  explicit Session(const SessionSetup& setup);
+  ~Session();
+
+  // Trains steps [first_step, first_step + num_steps) of an epoch's order and drains. Returns the steps done: fewer
+  // when a stop was requested. Throws the first cause when a rank fails; the session is unusable afterwards.
+  int64_t train(const Dataset& dataset, const SampleOrder& order, int64_t epoch, int64_t first_step,
+                int64_t num_steps, const StepHooks& hooks, UpdateObserver* observer = nullptr);
+
+  // Every sample exactly once, `batch` at a time, through the pipeline; sums over all.
+  LossSums evaluate(const Dataset& dataset, int64_t batch,
+                    const std::function<bool()>& stop_requested = {});
+
+  // All weights (and velocities) in model order, from replica 0 of each stage.
+  std::vector<NamedTensor> state();
+  // Copies one tensor into every replica; false when no stage knows the name. Shape and dtype must fit.
+  bool load(const std::string& name, const at::Tensor& value);
+
+  Trace trace() const;  // of everything trained so far
+  int num_replicas() const;
+  const Worker& worker(int rank) const;
+
+ private:
+  void run(const std::function<void(int)>& work);
+
+  SessionSetup setup_;
+  std::unique_ptr<InprocWorld> world_;
+  std::vector<int> ranks_;  // used ones
+  std::vector<std::unique_ptr<Communicator>> communicators_;  // by rank; null when idle
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<int64_t> segment_starts_;
+  int64_t steps_done_ = 0;
+};
+
+// Index ranges [first, last) of the model's layers that each stage of a plan holds.
+std::vector<std::pair<int, int>> stage_ranges(const Plan& plan);
+
+}  // namespace millrace

@@ -1,0 +1,238 @@
+#include "millrace/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "millrace/base/clock.h"
+#include "millrace/train/checkpoint.h"
+#include "millrace/train/session.h"
+
+namespace millrace {
+namespace {
+
+// Speed over a sliding stretch, so that the progress line neither flickers nor lags behind.
+class Speedometer {
+ public:
+  void add(int64_t samples) {
+    samples_ += samples;
+    const double now = monotonic_s();
+    if (now - stretch_start_s_ >= kStretchS) {
+      samples_per_s_ = static_cast<double>(samples_) / (now - stretch_start_s_);
+      samples_ = 0;
+      stretch_start_s_ = now;
+    } else if (samples_per_s_ == 0) {
+      early_ = static_cast<double>(samples_) / std::max(now - stretch_start_s_, 1e-9);
+    }
+  }
+  // Time that was not training (an evaluation, a checkpoint) does not count.
+  void restart() {
+    samples_ = 0;
+    stretch_start_s_ = monotonic_s();
+  }
+  double samples_per_s() const { return samples_per_s_ > 0 ? samples_per_s_ : early_; }
+
+ private:
+  static constexpr double kStretchS = 1.0;
+  int64_t samples_ = 0;
+  double stretch_start_s_ = monotonic_s();
+  double samples_per_s_ = 0;
+  double early_ = 0;
+};
+
+class Run {
+ public:
+  Run(const Job& job, const TrainOptions& options)
+      : job_(job),
+        options_(options),
+        order_(job.data.train->size(), job.config.train.batch, job.config.train.seed),
+        session_({.model = &job.model,
+                  .plan = job.plan,
+                  .policy = job.config.parallel.policy,
+                  .train = job.config.train,
+                  .timeout_s = job.config.parallel.timeout_s}) {
+    const TrainConfig& config = job.config.train;
+    total_steps_ = config.epochs * order_.steps_per_epoch();
+    if (config.max_steps) {
+      total_steps_ = std::min(total_steps_, *config.max_steps);
+    }
+  }
+
+  TrainResult run() {
+    if (options_.resume) {
+      resume(*options_.resume);
+    }
+    const int64_t first_step = step_;
+    const double start_s = monotonic_s();
+    bool evaluated = false;
+    while (step_ < total_steps_ && !stopped()) {
+      evaluated = train_epoch();
+      if (step_in_epoch_ == 0 && due(job_.config.train.checkpoint_every_epochs)) {
+        save();
+      }
+    }
+    if (!stopped() && !evaluated) {
+      evaluate();
+    }
+    if (saved_at_ != step_) {
+      save();
+    }
+    TrainResult result;
+    result.measured = session_.trace();
+    result.done.run_dir = options_.run_dir;
+    result.done.steps = step_ - first_step;
+    result.done.samples = samples_;
+    result.done.train_s = monotonic_s() - start_s;
+    result.done.accuracy = accuracy_;
+    result.done.interrupted = stopped();
+    return result;
+  }
+
+ private:
+  bool stopped() {
+    stopped_ = stopped_ || (options_.stop_requested && options_.stop_requested());
+    return stopped_;
+  }
+
+  // Whether something that happens every `epochs` is due at this epoch's end.
+  bool due(int64_t epochs) const { return epochs > 0 && epoch_ % epochs == 0; }
+
+  // Trains to the epoch's end or the run's; returns whether it ended with an evaluation.
+  bool train_epoch() {
+    const int64_t in_epoch = order_.steps_per_epoch() - step_in_epoch_;
+    const int64_t wanted = std::min(in_epoch, total_steps_ - step_);
+    speed_.restart();
+    StepHooks hooks;
+    hooks.on_step = [this, base = step_, base_in_epoch = step_in_epoch_](int64_t step,
+                                                                         const LossSums& sums) {
+      report_step(base + step + 1, base_in_epoch + step + 1, sums);
+    };
+    hooks.stop_requested = [this] { return stopped(); };
+    const int64_t done =
+        session_.train(*job_.data.train, order_, epoch_, step_in_epoch_, wanted, hooks);
+    step_ += done;
+    step_in_epoch_ += done;
+    if (step_in_epoch_ < order_.steps_per_epoch()) {
+      return false;
+    }
+    step_in_epoch_ = 0;
+    ++epoch_;
+    if (!stopped() && due(job_.config.train.eval_every_epochs)) {
+      evaluate();
+      return true;
+    }
+    return false;
+  }
+
+  void report_step(int64_t step, int64_t step_in_epoch, const LossSums& sums) {
+    samples_ += sums.samples;
+    speed_.add(sums.samples);
+    StepEvent event;
+    event.step = step;
+    event.epoch = epoch_;
+    event.step_in_epoch = step_in_epoch;
+    event.steps_in_epoch = order_.steps_per_epoch();
+    event.total_steps = total_steps_;
+    event.loss = sums.loss / static_cast<double>(sums.samples);
+    event.samples = sums.samples;
+    event.samples_per_s = speed_.samples_per_s();
+    event.lr = job_.config.train.lr;
+    const double samples_left = static_cast<double>(total_steps_ - step) *
+                                static_cast<double>(job_.config.train.batch);
+    event.time_left_s = event.samples_per_s > 0 ? samples_left / event.samples_per_s : 0;
+    options_.sink->on_step(event);
+    if (!std::isfinite(event.loss) && !warned_) {
+      warned_ = true;
+      options_.sink->on_note(fmt::format(
+          "the loss is {} at step {}: training has diverged; a smaller lr helps", event.loss, step));
+    }
+  }
+
+  void evaluate() {
+    const LossSums sums = session_.evaluate(*job_.data.test, job_.config.train.batch,
+                                            [this] { return stopped(); });
+    if (sums.samples != job_.data.test->size()) {
+      return;  // a stop came in between: no figure over a part of the set
+    }
+    EvalEvent event;
+    event.epoch = epoch_;
+    event.step = step_;
+    event.samples = sums.samples;
+    event.correct = sums.correct;
+    event.loss = sums.loss / static_cast<double>(sums.samples);
+    event.accuracy = static_cast<double>(sums.correct) / static_cast<double>(sums.samples);
+    accuracy_ = event.accuracy;
+    options_.sink->on_eval(event);
+  }
+
+  void save() {
+    CheckpointManifest manifest;
+    manifest.model = job_.model.name;
+    manifest.step = step_;
+    manifest.epoch = epoch_;
+    manifest.step_in_epoch = step_in_epoch_;
+    manifest.batch = job_.config.train.batch;
+    manifest.samples = job_.data.train->size();
+    manifest.seed = job_.config.train.seed;
+    manifest.optimizer = job_.config.train.optimizer;
+    const std::string path =
+        save_checkpoint(options_.run_dir + "/checkpoints", manifest, session_.state());
+    saved_at_ = step_;
+    options_.sink->on_checkpoint({path, step_});
+  }
+
+  void resume(const std::string& where) {
+    const std::string path = resolve_checkpoint(where);
+    const LoadedCheckpoint checkpoint = read_checkpoint(path);
+    const CheckpointManifest& manifest = checkpoint.manifest;
+    const auto same = [&](const char* what, const auto& saved, const auto& own) {
+      if (saved != own) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("the checkpoint was made with {} = {}, this run has {}; resume with "
+                                "the same, or start a new run",
+                                what, saved, own))
+            .in_file(path);
+      }
+    };
+    same("model", manifest.model, job_.model.name);
+    same("batch", manifest.batch, job_.config.train.batch);
+    same("seed", manifest.seed, job_.config.train.seed);
+    same("training samples", manifest.samples, job_.data.train->size());
+    same("optimizer", manifest.optimizer, job_.config.train.optimizer);
+    load_into(checkpoint, session_);
+    step_ = manifest.step;
+    epoch_ = manifest.epoch;
+    step_in_epoch_ = manifest.step_in_epoch;
+    saved_at_ = step_;
+    options_.sink->on_note(fmt::format("resumed from {} at step {}", path, step_));
+    if (step_ >= total_steps_) {
+      options_.sink->on_note("nothing is left to train: the checkpoint is at this run's last step");
+    }
+  }
+
+  const Job& job_;
+  const TrainOptions& options_;
+  SampleOrder order_;
+  Session session_;
+  Speedometer speed_;
+  int64_t total_steps_ = 0;
+  int64_t step_ = 0;
+  int64_t epoch_ = 0;
+  int64_t step_in_epoch_ = 0;
+  int64_t samples_ = 0;
+  int64_t saved_at_ = -1;
+  double accuracy_ = 0;
+  bool stopped_ = false;
+  bool warned_ = false;
+};
+
+}  // namespace
+
+TrainResult train(const Job& job, const TrainOptions& options) {
+  return Run(job, options).run();
+}
+
+}  // namespace millrace

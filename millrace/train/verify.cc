@@ -1,0 +1,376 @@
+#include "millrace/train/verify.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/equal.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "millrace/schedule/registry.h"
+#include "millrace/train/oracle.h"
+#include "millrace/train/session.h"
+
+namespace millrace {
+namespace {
+
+// Equal sums in another order differ in the last bits only; DESIGN's bound for float64.
+constexpr double kFlushTolerance = 1e-9;
+
+// Copies what every update of the run read and made.
+class Recording final : public UpdateObserver {
+ public:
+  struct Update {
+    at::Tensor mean_gradient;
+    at::Tensor before;
+    at::Tensor after;
+  };
+
+  void before_update(int stage, int replica, int64_t step, const at::Tensor& gradient_sum,
+                     double samples, const at::Tensor& before) override {
+    Update update{gradient_sum.div(samples), before.clone(), {}};
+    const std::lock_guard<std::mutex> lock(mutex_);
+    updates_[{step, stage, replica}] = std::move(update);
+  }
+
+  void after_update(int stage, int replica, int64_t step, const at::Tensor& after) override {
+    at::Tensor copy = after.clone();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    updates_.at({step, stage, replica}).after = std::move(copy);
+  }
+
+  const Update& at(int64_t step, int stage, int replica) const {
+    return updates_.at({step, stage, replica});
+  }
+
+ private:
+  struct Key {
+    int64_t step;
+    int stage;
+    int replica;
+    auto operator<=>(const Key&) const = default;
+  };
+  std::mutex mutex_;
+  std::map<Key, Update> updates_;
+};
+
+// max|a-b| / max|b|; infinite when one side is not finite and the other differs.
+double relative_difference(const at::Tensor& a, const at::Tensor& b) {
+  if (a.numel() == 0 || at::equal(a, b)) {
+    return 0;
+  }
+  const double difference = a.sub(b).abs().max().item<double>();
+  const double scale = b.abs().max().item<double>();
+  const double relative = scale > 0 ? difference / scale : difference;
+  return std::isfinite(relative) ? relative : std::numeric_limits<double>::infinity();
+}
+
+double relative_difference(double a, double b) {
+  if (a == b) {
+    return 0;
+  }
+  const double relative = b != 0 ? std::abs(a - b) / std::abs(b) : std::abs(a - b);
+  return std::isfinite(relative) ? relative : std::numeric_limits<double>::infinity();
+}
+
+class Comparison {
+ public:
+  Comparison(VerifyResult& result, double tolerance) : result_(result), tolerance_(tolerance) {}
+
+  void tensor(int64_t step, int stage, const std::string& layer, const std::string& what,
+              const at::Tensor& run, const at::Tensor& oracle) {
+    note(step, stage, layer, what, relative_difference(run, oracle));
+  }
+
+  void note(int64_t step, int stage, const std::string& layer, const std::string& what,
+            double relative) {
+    ++result_.compared;
+    result_.max_relative_difference = std::max(result_.max_relative_difference, relative);
+    if (relative > tolerance_ && !result_.first_difference) {
+      result_.first_difference = Difference{step, stage, layer, what, relative};
+    }
+  }
+
+ private:
+  VerifyResult& result_;
+  double tolerance_;
+};
+
+int weighted_layers(const Model& model, int first, int last) {
+  int count = 0;
+  for (int l = first; l < last; ++l) {
+    count += model.layers[static_cast<std::size_t>(l)]->parameters().empty() ? 0 : 1;
+  }
+  return count;
+}
+
+// Backward weights matter only where a gradient passes through one layer's weights to another layer's: a stage before the last
+// that holds at least two layers with weights.
+bool stash_matters(const Model& model, const Plan& plan) {
+  const auto ranges = stage_ranges(plan);
+  for (std::size_t s = 0; s + 1 < ranges.size(); ++s) {
+    if (weighted_layers(model, ranges[s].first, ranges[s].second) >= 2) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Moves the first cut back until stage 0 holds two layers with weights, every later stage keeping at least one
+// layer. False when the model is too short.
+bool recut_so_that_stash_matters(const Model& model, Plan& plan) {
+  const std::vector<std::string> names = model.layer_names();
+  const auto num_layers = static_cast<int>(names.size());
+  const int num_stages = plan.num_stages();
+  int cut = 1;
+  while (cut < num_layers && weighted_layers(model, 0, cut) < 2) {
+    ++cut;
+  }
+  if (num_layers - cut < num_stages - 1) {
+    return false;
+  }
+  const std::vector<int64_t> sizes = split_evenly(num_layers - cut, num_stages - 1);
+  int next = 0;
+  for (int s = 0; s < num_stages; ++s) {
+    const int size = s == 0 ? cut : static_cast<int>(sizes[static_cast<std::size_t>(s - 1)]);
+    plan.stages[static_cast<std::size_t>(s)].layers.assign(names.begin() + next,
+                                                           names.begin() + next + size);
+    next += size;
+  }
+  return true;
+}
+
+class Verification {
+ public:
+  Verification(Job job, const VerifyOptions& options)
+      : job_(std::move(job)),
+        options_(options),
+        order_(job_.data.train->size(), job_.config.train.batch, job_.config.train.seed) {}
+
+  VerifyResult run() {
+    const Schedule schedule = make_schedule(
+        job_.plan.schedule,
+        {.num_ranks = job_.plan.num_stages(), .num_microbatches = job_.plan.microbatches},
+        job_.config.parallel.policy);
+    apply_fault(schedule);
+    const int64_t steps_per_epoch = order_.steps_per_epoch();
+    result_.steps = std::min(options_.steps, steps_per_epoch);
+    first_step_ = steps_per_epoch - result_.steps;
+    train();
+    // Compared on a thread of its own, so that the caller's number of intra-op threads stays as it is.
+    std::thread([&] {
+      at::set_num_threads(1);
+      if (schedule.flush) {
+        compare_whole_batch();
+      } else {
+        compare_delayed();
+      }
+    }).join();
+    result_.equal = !result_.first_difference;
+    return std::move(result_);
+  }
+
+ private:
+  void apply_fault(const Schedule& schedule) {
+    policy_ = job_.config.parallel.policy;
+    if (options_.fault == Break::kStash) {
+      if (schedule.policy != "stash" || job_.plan.num_stages() < 2) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "--break stash needs weight stashing to break: schedule \"pipedream\" with at least "
+                    "two stages; this run has schedule \"" +
+                        schedule.name + "\" with " + std::to_string(job_.plan.num_stages()) +
+                        " stage(s) and policy " + schedule.policy);
+      }
+      if (!stash_matters(job_.model, job_.plan)) {
+        const bool recut =
+            !job_.config.parallel.plan_is_file() && recut_so_that_stash_matters(job_.model, job_.plan);
+        if (!recut) {
+          throw Error(ErrorCode::kInvalidArgument,
+                      "--break stash cannot show here: no stage before the last holds two layers with "
+                      "weights, so no gradient depends on the backward's weights; use a plan whose "
+                      "first stage does");
+        }
+        result_.notes.push_back(
+            "the plan's stages before the last hold one layer with weights each, where stashing cannot matter; "
+            "verified with " +
+            describe(job_.plan) + " instead");
+      }
+      policy_ = "latest";
+    }
+    if (options_.fault == Break::kScale && job_.config.train.batch == 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "--break scale divides gradients by the batch once more, which changes nothing for "
+                  "batch = 1; use a larger batch");
+    }
+  }
+
+  void train() {
+    Session session({.model = &job_.model,
+                     .plan = job_.plan,
+                     .policy = policy_,
+                     .train = job_.config.train,
+                     .timeout_s = job_.config.parallel.timeout_s,
+                     .divide_twice = options_.fault == Break::kScale});
+    StepHooks hooks;
+    hooks.on_step = [this](int64_t /*step*/, const LossSums& sums) { losses_.push_back(sums); };
+    const int64_t done = session.train(*job_.data.train, order_, 0, first_step_, result_.steps,
+                                       hooks, &recording_);
+    MILLRACE_CHECK(done == result_.steps, "the run did fewer steps than asked");
+    for (int s = 0; s < job_.plan.num_stages(); ++s) {
+      const int rank = job_.plan.stages[static_cast<std::size_t>(s)].ranks.front();
+      stages_.push_back(&session.worker(rank).stage());
+      for (const ParameterSlot& slot : stages_.back()->slots()) {
+        names_.push_back({s, slot.layer, slot.parameter});
+      }
+    }
+    // Stage objects die with the session; what is needed of them is copied per parameter now.
+    for (int64_t step = 0; step < result_.steps; ++step) {
+      facts_.push_back(facts_of(step, 0));
+      before_.push_back(parameters(step, 0, &Recording::Update::before));
+      for (int replica = 1; replica < session.num_replicas(); ++replica) {
+        replicas_.push_back({step, replica, facts_of(step, replica)});
+      }
+    }
+    stages_.clear();
+  }
+
+  std::vector<at::Tensor> parameters(int64_t step, int replica,
+                                     at::Tensor Recording::Update::*member) const {
+    std::vector<at::Tensor> all;
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      const Recording::Update& update = recording_.at(step, static_cast<int>(s), replica);
+      for (const Tensors& layer : stages_[s]->views(update.*member)) {
+        all.insert(all.end(), layer.begin(), layer.end());
+      }
+    }
+    return all;
+  }
+
+  StepFacts facts_of(int64_t step, int replica) const {
+    StepFacts facts;
+    facts.loss_sum = losses_.at(static_cast<std::size_t>(step)).loss;
+    facts.gradients = parameters(step, replica, &Recording::Update::mean_gradient);
+    facts.weights = parameters(step, replica, &Recording::Update::after);
+    return facts;
+  }
+
+  // Sample indices of a verified step.
+  std::pair<const int64_t*, int64_t> samples(const std::vector<int64_t>& epoch, int64_t step) const {
+    return {epoch.data() + order_.step_begin(first_step_ + step),
+            order_.step_size(first_step_ + step)};
+  }
+
+  void compare_step(Comparison& compare, int64_t step, const StepFacts& oracle) {
+    const StepFacts& run = facts_[static_cast<std::size_t>(step)];
+    const int last_stage = job_.plan.num_stages() - 1;
+    compare.note(step, last_stage, names_.empty() ? "" : job_.model.layers.back()->name(), "loss",
+                 relative_difference(run.loss_sum, oracle.loss_sum));
+    for (std::size_t p = 0; p < names_.size(); ++p) {
+      const ParameterName& name = names_[p];
+      compare.tensor(step, name.stage, name.layer, "gradient of " + name.parameter,
+                     run.gradients[p], oracle.gradients.at(p));
+    }
+    for (std::size_t p = 0; p < names_.size(); ++p) {
+      const ParameterName& name = names_[p];
+      compare.tensor(step, name.stage, name.layer, name.parameter + " after the update",
+                     run.weights[p], oracle.weights.at(p));
+    }
+  }
+
+  // Replicas of a stage must hold the same bits after every update, whatever the tolerance against the oracle.
+  void compare_replicas() {
+    Comparison compare(result_, 0.0);
+    for (const ReplicaFacts& other : replicas_) {
+      const StepFacts& own = facts_[static_cast<std::size_t>(other.step)];
+      for (std::size_t p = 0; p < names_.size(); ++p) {
+        compare.tensor(other.step, names_[p].stage, names_[p].layer,
+                       fmt::format("replica {}'s {} against replica 0's", other.replica,
+                                   names_[p].parameter),
+                       other.facts.weights[p], own.weights[p]);
+      }
+    }
+  }
+
+  void compare_whole_batch() {
+    result_.oracle = "one process, whole batches, started from equal weights each step";
+    result_.tolerance = kFlushTolerance;
+    WholeBatchOracle oracle(job_.model, job_.config.train);
+    const std::vector<int64_t> epoch = order_.epoch(0);
+    Comparison compare(result_, kFlushTolerance);
+    for (int64_t step = 0; step < result_.steps; ++step) {
+      const auto [indices, count] = samples(epoch, step);
+      compare_step(compare, step,
+                   oracle.step(before_[static_cast<std::size_t>(step)], *job_.data.train, indices,
+                               count));
+    }
+    compare_replicas();
+  }
+
+  void compare_delayed() {
+    result_.oracle = "one thread, delayed SGD: stage s runs minibatch b on version max(0, b-(S-1-s))";
+    result_.tolerance = 0;
+    DelayedSgdOracle oracle(job_.model, job_.plan, job_.config.train);
+    const std::vector<int64_t> epoch = order_.epoch(0);
+    Comparison compare(result_, 0.0);
+    for (int64_t step = 0; step < result_.steps; ++step) {
+      const auto [indices, count] = samples(epoch, step);
+      compare_step(compare, step, oracle.step(*job_.data.train, indices, count));
+    }
+  }
+
+  struct ReplicaFacts {
+    int64_t step;
+    int replica;
+    StepFacts facts;
+  };
+
+  Job job_;
+  VerifyOptions options_;
+  SampleOrder order_;
+  std::string policy_;
+  int64_t first_step_ = 0;
+  Recording recording_;
+  std::vector<LossSums> losses_;
+  std::vector<const Stage*> stages_;
+  std::vector<ParameterName> names_;
+  std::vector<StepFacts> facts_;                 // replica 0, a step each
+  std::vector<std::vector<at::Tensor>> before_;  // its weights before each step
+  std::vector<ReplicaFacts> replicas_;
+  VerifyResult result_;
+};
+
+}  // namespace
+
+Break parse_break(const std::string& name) {
+  if (name == "stash") {
+    return Break::kStash;
+  }
+  if (name == "scale") {
+    return Break::kScale;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              "--break " + name + ": expected `stash` (policy latest) or `scale` (gradients divided "
+                                  "once too often)");
+}
+
+VerifyResult verify(const RunConfig& config, const PrepareOptions& prepare_options,
+                    const VerifyOptions& options) {
+  if (options.steps < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--steps {}: expected at least 1", options.steps));
+  }
+  if (options.fault == Break::kStash && options.steps < 2) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--break stash shows from the second step on; use --steps 2 or more");
+  }
+  RunConfig exact = config;
+  exact.train.dtype = "float64";
+  return Verification(prepare(exact, prepare_options), options).run();
+}
+
+}  // namespace millrace

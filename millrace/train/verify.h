@@ -1,0 +1,52 @@
+// Verify: runs some steps of a configuration on the real runtime in float64 and compares loss, every gradient and every weight with one
+// process. Says what differs first, and where.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "millrace/train/prepare.h"
+
+namespace millrace {
+
+// Deliberate faults. They change the run, never the oracle, and must be caught.
+enum class Break {
+  kNothing,
+  kStash,  // weights of the backward are the newest instead of the forward's (policy `latest`)
+  kScale,  // gradients divided once too often
+};
+// Throws Error(kInvalidArgument) naming the known faults.
+Break parse_break(const std::string& name);
+
+struct VerifyOptions {
+  int64_t steps = 8;  // the last ones of the first epoch, so that a smaller last batch is among them
+  Break fault = Break::kNothing;
+};
+
+struct Difference {
+  int64_t step = 0;  // within the verified steps, from 0
+  int stage = 0;
+  std::string layer;
+  std::string what;  // "loss", "gradient of weight", "weight after the update", "replica 1's ..."
+  double relative = 0;
+};
+
+struct VerifyResult {
+  bool equal = false;
+  int64_t steps = 0;
+  std::string oracle;      // in words
+  double tolerance = 0;    // 0: bit for bit
+  double max_relative_difference = 0;  // max|a-b| / max|b| over all tensors compared
+  std::optional<Difference> first_difference;
+  int64_t compared = 0;    // tensors
+  std::vector<std::string> notes;
+};
+
+// `config` is prepared by the caller's means (plan from a planner or a file), in float64 whatever its dtype. Throws
+// kInvalidArgument when the fault needs what the configuration lacks.
+VerifyResult verify(const RunConfig& config, const PrepareOptions& prepare_options,
+                    const VerifyOptions& options);
+
+}  // namespace millrace

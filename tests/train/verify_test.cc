@@ -1,0 +1,125 @@
+#include "millrace/train/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <unistd.h>
+
+#include "millrace/base/file.h"
+
+namespace millrace {
+namespace {
+
+RunConfig config_of(const std::string& schedule, int stages, int replicas, int microbatches) {
+  RunConfig config;
+  config.name = "verify";
+  config.model.name = "mlp";
+  config.model.options.set("depth", Value::of(5));
+  config.model.options.set("width", Value::of(24));
+  config.data.name = "synthetic";
+  config.data.options.set("samples", Value::of(103));
+  config.data.options.set("test_samples", Value::of(8));
+  config.data.options.set("height", Value::of(6));
+  config.data.options.set("width", Value::of(5));
+  config.parallel.workers = stages * replicas;
+  config.parallel.stages = stages;
+  config.parallel.replicas = {replicas};
+  config.parallel.schedule = schedule;
+  config.parallel.microbatches = microbatches;
+  config.train.batch = 12;
+  config.train.lr = 0.05;
+  config.train.momentum = 0.9;
+  config.train.weight_decay = 0.001;
+  return config;
+}
+
+VerifyResult run(const RunConfig& config, Break fault = Break::kNothing) {
+  return verify(config, {.cache_dir = "", .fresh = false, .profile_s = 0.0, .sink = nullptr},
+                {.steps = 6, .fault = fault});
+}
+
+TEST(Verify, SynchronousSchedulesAgreeWithOneProcess) {
+  for (const std::string schedule : {"naive", "gpipe", "1f1b"}) {
+    for (const auto& [stages, replicas, microbatches] :
+         {std::tuple{1, 1, 1}, {2, 1, 1}, {3, 1, 4}, {4, 1, 2}, {1, 2, 3}, {2, 2, 5}}) {
+      const VerifyResult result = run(config_of(schedule, stages, replicas, microbatches));
+      EXPECT_TRUE(result.equal) << schedule << " " << stages << " " << replicas << " " << microbatches
+                                << ": " << result.max_relative_difference;
+      EXPECT_EQ(result.steps, 6);
+      EXPECT_LE(result.max_relative_difference, 1e-9);
+      EXPECT_GT(result.compared, 6 * 10);
+    }
+  }
+}
+
+TEST(Verify, PipedreamAgreesWithDelayedSgdBitForBit) {
+  for (int stages = 1; stages <= 5; ++stages) {
+    const VerifyResult result = run(config_of("pipedream", stages, 1, 1));
+    EXPECT_TRUE(result.equal) << stages;
+    EXPECT_EQ(result.tolerance, 0);
+    EXPECT_EQ(result.max_relative_difference, 0);
+  }
+}
+
+TEST(Verify, BrokenStashingIsCaughtAtTheFirstLayerThatDiffers) {
+  for (int stages = 2; stages <= 3; ++stages) {
+    const VerifyResult result = run(config_of("pipedream", stages, 1, 1), Break::kStash);
+    EXPECT_FALSE(result.equal);
+    ASSERT_TRUE(result.first_difference);
+    EXPECT_EQ(result.first_difference->stage, 0);
+    EXPECT_EQ(result.first_difference->layer, "linear1") << "the layer below another one with weights";
+    EXPECT_EQ(result.first_difference->step, 1) << "the first backward after an update";
+    EXPECT_NE(result.first_difference->what.find("gradient"), std::string::npos);
+  }
+}
+
+TEST(Verify, BrokenScaleIsCaughtEverywhere) {
+  for (const std::string schedule : {"naive", "gpipe", "1f1b", "pipedream"}) {
+    const VerifyResult result = run(config_of(schedule, 2, 1, 1), Break::kScale);
+    EXPECT_FALSE(result.equal) << schedule;
+    ASSERT_TRUE(result.first_difference);
+    EXPECT_EQ(result.first_difference->step, 0);
+    EXPECT_EQ(result.first_difference->layer, "linear1");
+  }
+}
+
+TEST(Verify, BreakingWhatTheConfigurationLacksIsRefused) {
+  const auto refused = [](const RunConfig& config, Break fault) {
+    try {
+      run(config, fault);
+      return false;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+      return true;
+    }
+  };
+  EXPECT_TRUE(refused(config_of("1f1b", 2, 1, 2), Break::kStash));
+  EXPECT_TRUE(refused(config_of("pipedream", 1, 1, 1), Break::kStash));
+  RunConfig single = config_of("1f1b", 2, 1, 1);
+  single.train.batch = 1;
+  EXPECT_TRUE(refused(single, Break::kScale));
+  EXPECT_THROW(parse_break("everything"), Error);
+}
+
+// The planned cut may leave nothing to see; then another one is verified, and said so.
+TEST(Verify, ACutThatHidesStashingIsMovedAndSaidSo) {
+  RunConfig config = config_of("pipedream", 2, 1, 1);
+  const std::string file = (std::filesystem::temp_directory_path() /
+                            ("millrace-verify-plan-" + std::to_string(::getpid()) + ".json"))
+                               .string();
+  Plan plan;
+  plan.workers = 2;
+  plan.schedule = "pipedream";
+  plan.stages = {{{"flatten", "linear1", "relu1"}, {0}},
+                 {{"linear2", "relu2", "linear3", "relu3", "linear4", "relu4", "linear5"}, {1}}};
+  write_file_atomically(file, to_json(to_value(plan)));
+  config.parallel.plan = file;
+  config.parallel.stages.reset();
+  config.parallel.replicas.clear();
+  EXPECT_THROW(run(config, Break::kStash), Error) << "a plan given by hand is not changed";
+  EXPECT_TRUE(run(config).equal);
+  std::filesystem::remove(file);
+}
+
+}  // namespace
+}  // namespace millrace
