@@ -248,6 +248,9 @@ Plan plan_from(const Document& document) {
                                                plan.workers, plan.memory.size()));
     }
   }
+  // `millrace plan --json` prints these two beside the plan; what it printed can be read back.
+  reader.raw("simulated_step_s");
+  reader.raw("simulation");
   reader.finish();
   return plan;
 }

@@ -87,7 +87,6 @@ class Passes {
     }
     at::Tensor grad;
     for (std::size_t l = parts_.size(); l-- > 0;) {
-      // A stage's first layer in the model makes no input gradient; any other layer does.
       lap();
       grad = parts_[l].stage.backward_input(context, stashes[l], parts_[l].weight_views, grad);
       const double input_s = lap();
@@ -238,6 +237,13 @@ Profile profile_model(const ProfileRequest& request) {
     layer.input_gradient_s = median(times[l].input_gradient);
     layer.weight_gradient_s = median(times[l].weight_gradient);
     layer.update_s = median(times[l].update);
+  }
+  // Nothing below the first weights needs a gradient, so a stage never computes the ones measured there.
+  for (LayerProfile& layer : profile.layers) {
+    layer.input_gradient_s = 0;
+    if (layer.parameter_bytes > 0) {
+      break;
+    }
   }
   make_chain(profile);
   return profile;

@@ -46,7 +46,7 @@ class Row {
     }
   }
 
-  // A column's letter is that of the largest share; a blank where more than half of it was idle.
+  // A column's letter is that of the largest share; a blank where at least half of it was idle.
   std::string str() const {
     std::string text;
     for (const auto& share : shares_) {
@@ -56,7 +56,7 @@ class Row {
       }
       const auto largest = std::max_element(share.begin(), share.end());
       const auto paint = static_cast<std::size_t>(largest - share.begin());
-      text += sum_s * 2 < column_s_ ? ' ' : kPaints[paint].letter;
+      text += sum_s * 2 <= column_s_ ? ' ' : kPaints[paint].letter;
     }
     return text;
   }
@@ -141,8 +141,8 @@ std::string timeline_text(const Trace& trace, int columns) {
                          window.first_step + window.num_steps);
   }
   std::vector<std::string> words = {
-      fmt::format("{}: {}, a column is {}", place, format_seconds(window.length_s()),
-                  format_seconds(window.length_s() / static_cast<double>(chart)))};
+      fmt::format("{}: {}", place, format_seconds(window.length_s())),
+      fmt::format("column {}", format_seconds(window.length_s() / static_cast<double>(chart)))};
   for (std::size_t p = 0; p < kPaints.size(); ++p) {
     if (used[p]) {
       words.push_back(fmt::format("{} {}", kPaints[p].letter, kPaints[p].name));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "millrace/base/error.h"
 #include "millrace/core/grid.h"
@@ -151,8 +152,7 @@ void throw_findings(const std::vector<Finding>& findings, const ActionLists& lis
       }
     }
   }
-  throw Error(ErrorCode::kInvalidArgument, text + "\nfirst finding:")
-      .at_rank(findings.front().rank);
+  throw Error(ErrorCode::kInvalidArgument, std::move(text)).at_rank(findings.front().rank);
 }
 
 void validate(const Schedule& schedule) {

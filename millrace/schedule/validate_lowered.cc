@@ -106,6 +106,9 @@ class Borders {
   // The send that a receive takes, or the reverse; unknown when the peer has none.
   Place partner(Place place) const {
     const Action& action = check_.at(place);
+    if (action.stage < 0 || action.stage >= check_.num_stages) {
+      return Place();
+    }
     const bool up =
         action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveBackward;
     const auto found = messages_.find(

@@ -274,7 +274,6 @@ Payload Mailboxes<Payload>::receive(int to, int from, const MessageTag& tag,
     const double start_s = monotonic_s();
     found = wait_and_take(own, start_s, num_seen, {from, tag}, taken);
     const double spent_s = monotonic_s() - start_s;
-    own.spin.learn(spent_s);
     if (waited_s != nullptr) {
       *waited_s = spent_s;
     }
@@ -308,9 +307,11 @@ bool Mailboxes<Payload>::wait_and_take(Box& own, double start_s, uint32_t num_se
     num_seen = own.num_sent.load(std::memory_order_acquire);
     std::lock_guard lock(own.mutex);
     if (take(own, wanted.from, wanted.tag, taken)) {
+      own.spin.learn(true);
       return true;
     }
   }
+  own.spin.learn(false);
   const auto deadline = internal::deadline_after(start_s, timeout_s_);
   std::unique_lock lock(own.mutex);
   own.wanted = wanted;

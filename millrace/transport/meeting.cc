@@ -141,8 +141,9 @@ Error Meeting::State::timeout_of(int member, const Round& round, double spent_s)
 void Meeting::State::wait(int member, uint64_t number) {
   const double start_s = monotonic_s();
   const auto completed = [&] { return num_completed.load(std::memory_order_acquire) != number; };
-  members[static_cast<std::size_t>(member)].spin.until(
-      start_s, [&] { return completed() || abort.raised(); });
+  internal::AdaptiveSpin& spin = members[static_cast<std::size_t>(member)].spin;
+  spin.until(start_s, [&] { return completed() || abort.raised(); });
+  spin.learn(completed());
   if (completed()) {
     return;
   }
@@ -203,10 +204,8 @@ const std::vector<void*>& Meeting::arrive(int member, uint64_t sequence,
   if (!last) {
     const double start_s = monotonic_s();
     const auto note = [&] {
-      const double spent_s = monotonic_s() - start_s;
-      state.members[static_cast<std::size_t>(member)].spin.learn(spent_s);
       if (waited_s != nullptr) {
-        *waited_s = spent_s;
+        *waited_s = monotonic_s() - start_s;
       }
     };
     try {

@@ -65,7 +65,7 @@ TEST(Exchange, BspSumsOverTheReplicasAndUpdatesOnce) {
       const auto errors = run_ranks(num, [&](int rank) {
         const auto communicator = world.communicator(rank);
         Exchange exchange(find_rule("bsp").make({num, rank}), communicator->group(all_ranks(num)));
-        at::Tensor weights = at::full({size}, 0.0);
+        at::Tensor weights = at::full({size}, 0.0, at::kDouble);
         Transfer transfer;
         for (int update = 1; update <= num_updates; ++update) {
           at::Tensor gradient = at::arange(size, at::kDouble).mul_(rank + 1).add_(update);
@@ -73,7 +73,7 @@ TEST(Exchange, BspSumsOverTheReplicasAndUpdatesOnce) {
           int num_calls = 0;
           exchange.step([&] {
             ++num_calls;
-            weights = weights - gradient;
+            weights.sub_(gradient);
           });
           EXPECT_EQ(num_calls, 1);
           EXPECT_TRUE(at::equal(
@@ -82,8 +82,7 @@ TEST(Exchange, BspSumsOverTheReplicasAndUpdatesOnce) {
         }
         const double slope = -num_updates * num * (num + 1) / 2.0;
         const double shift = -num * num_updates * (num_updates + 1) / 2.0;
-        EXPECT_TRUE(at::equal(weights.to(at::kDouble),
-                              at::arange(size, at::kDouble).mul_(slope).add_(shift)));
+        EXPECT_TRUE(at::equal(weights, at::arange(size, at::kDouble).mul_(slope).add_(shift)));
         bytes[static_cast<std::size_t>(rank)] = transfer.bytes;
         EXPECT_GE(transfer.wait_s, 0);
       });
@@ -96,6 +95,24 @@ TEST(Exchange, BspSumsOverTheReplicasAndUpdatesOnce) {
       EXPECT_EQ(total, 2 * (num - 1) * size * 8 * num_updates);
     }
   }
+}
+
+TEST(Exchange, MadeByNameOverSomeRanks) {
+  InprocWorld world(3, kLongS);
+  const auto errors = run_ranks(3, [&](int rank) {
+    const auto communicator = world.communicator(rank);
+    const std::vector<int> replicas = rank == 1 ? std::vector<int>{1} : std::vector<int>{0, 2};
+    const auto exchange = make_exchange("bsp", replicas, *communicator);
+    at::Tensor gradient = at::full({5}, 1 + rank, at::kDouble);
+    Transfer transfer;
+    exchange->reduce(gradient, transfer);
+    exchange->step([] {});
+    EXPECT_TRUE(at::equal(gradient, at::full({5}, rank == 1 ? 2 : 4, at::kDouble)));
+    const Error unknown = error_of([&] { make_exchange("bps", {rank}, *communicator); });
+    EXPECT_EQ(unknown.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(unknown.message(), HasSubstr("bsp"));
+  });
+  EXPECT_EQ(thrown(errors), "");
 }
 
 TEST(Exchange, ReplicasOfUnlikeSizeAllHearIt) {

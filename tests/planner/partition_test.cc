@@ -12,7 +12,7 @@
 #include <random>
 #include <tuple>
 
-#include "planner_testing.h"
+#include "tests/planner/planner_testing.h"
 
 namespace millrace {
 namespace {

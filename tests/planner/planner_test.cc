@@ -9,7 +9,7 @@
 #include <random>
 
 #include "millrace/base/error.h"
-#include "planner_testing.h"
+#include "tests/planner/planner_testing.h"
 
 namespace millrace {
 namespace {

@@ -1,8 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <regex>
-
 #include "millrace/report/internal/assets.h"
 #include "millrace/report/report.h"
 #include "tests/report/traces.h"
@@ -92,7 +90,7 @@ TEST(ReportHtml, LoadsNothing) {
   EXPECT_THAT(own, Not(HasSubstr("http://")));
   EXPECT_THAT(own, Not(HasSubstr("https://")));
   EXPECT_THAT(own, Not(HasSubstr("@import")));
-  EXPECT_FALSE(std::regex_search(own, std::regex("\\bsrc *=")));
+  EXPECT_THAT(own, Not(HasSubstr("src=")));
   EXPECT_EQ(count(own, "href="), 1U);
   EXPECT_THAT(own, HasSubstr("<link rel=\"icon\" href=\"data:,\">"));
 }

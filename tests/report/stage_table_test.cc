@@ -26,13 +26,37 @@ std::size_t longest_line(const std::string& text) {
 TEST(StageTable, PutsPredictedBesideMeasured) {
   EXPECT_EQ(stage_table(test::two_stages(), test::two_ranks("simulated", 4),
                         test::two_ranks("measured", 8, 1.1)),
-            "");
+            R"(                    ---- predicted, ms a step -----  ----- measured, ms a step -----
+stage layers ranks  compute comm  wait update  busy  compute comm  wait update  busy    diff
+    0      3     0    5.000    0 4.000  1.000 6.000    5.500    0 4.400  1.100 6.600  +10.0%
+    1      1     1    4.000    0     0  1.000 5.000    4.400    0     0  1.100 5.500  +10.0%
+idle: 2
+step: predicted 10.0 ms, measured 11.0 ms, difference +10.0%
+)");
 }
 
 TEST(StageTable, LeavesOutATraceThatIsNotThere) {
-  EXPECT_EQ(stage_table(test::two_stages(), Trace(), test::two_ranks("measured", 8)), "");
-  EXPECT_EQ(stage_table(test::two_stages(), test::two_ranks("simulated", 8), Trace()), "");
-  EXPECT_EQ(stage_table(test::two_stages(), Trace(), Trace()), "");
+  EXPECT_EQ(stage_table(test::two_stages(), Trace(), test::two_ranks("measured", 8)),
+            R"(                    ----- measured, ms a step -----
+stage layers ranks  compute comm  wait update  busy
+    0      3     0    5.000    0 4.000  1.000 6.000
+    1      1     1    4.000    0     0  1.000 5.000
+idle: 2
+step: measured 10.0 ms
+)");
+  EXPECT_EQ(stage_table(test::two_stages(), test::two_ranks("simulated", 8), Trace()),
+            R"(                    ---- predicted, ms a step -----
+stage layers ranks  compute comm  wait update  busy
+    0      3     0    5.000    0 4.000  1.000 6.000
+    1      1     1    4.000    0     0  1.000 5.000
+idle: 2
+step: predicted 10.0 ms
+)");
+  EXPECT_EQ(stage_table(test::two_stages(), Trace(), Trace()), R"(stage layers ranks
+    0      3     0
+    1      1     1
+idle: 2
+)");
 }
 
 TEST(StageTable, FitsATerminalWhateverTheNumbers) {

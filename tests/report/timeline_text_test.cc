@@ -10,13 +10,24 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// 40 columns are 14 of label, 3 of frame and 23 of chart.
+// At least 40 columns are used: 14 of label, 3 of frame and 23 of chart, of 0.43 ms each.
 TEST(TimelineText, DrawsOneStepInProportion) {
-  EXPECT_EQ(timeline_text(test::two_ranks("measured", 1), 37), "");
+  EXPECT_EQ(timeline_text(test::two_ranks("measured", 1), 37),
+            R"(rank 0 stage 0 |FFFFF.........BBBBBBBUU|
+rank 1 stage 1 |     FFFFBBBBBUU       |
+measured, step 1: 10.0 ms  column 435 us
+  F forward  B backward  U update (STEP)
+  . wait  blank idle
+)");
 }
 
 TEST(TimelineText, ShowsStepsOfTheMiddle) {
-  EXPECT_EQ(timeline_text(test::two_ranks("simulated", 20), 58), "");
+  EXPECT_EQ(timeline_text(test::two_ranks("simulated", 20), 77),
+            R"(rank 0 stage 0 |FF....BBBUFF....BBBUFF....BBBUFF....BBBUFF....BBBUFF....BBBU|
+rank 1 stage 1 |  FFBBU     FFBBU     FFBBU     FFBBU     FFBBU     FFBBU   |
+simulated, steps 8 to 13: 60.0 ms  column 1.000 ms  F forward  B backward
+  U update (STEP)  . wait  blank idle
+)");
 }
 
 TEST(TimelineText, KeepsToItsWidth) {

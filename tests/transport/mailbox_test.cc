@@ -332,27 +332,49 @@ TEST(Mailboxes, RefusesWhatCannotWork) {
   EXPECT_EQ(error_of([&] { static_cast<void>(boxes.held(2)); }).code(), ErrorCode::kInternal);
 }
 
-TEST(AdaptiveSpin, ShrinksAfterLongWaitsAndRecovers) {
-  internal::AdaptiveSpin spin(0.02);
-  const auto spun_s = [&] {
-    const double start_s = monotonic_s();
-    EXPECT_FALSE(spin.until(start_s, [] { return false; }));
-    return monotonic_s() - start_s;
+// The budget shows as the time of a spin that never succeeds: the shortest of several, since a busy
+// machine may lengthen any of them.
+TEST(AdaptiveSpin, ShrinksWhenInVainAndRecovers) {
+  constexpr double kMostS = 0.002;
+  const auto spun_s = [](internal::AdaptiveSpin& spin) {
+    double shortest_s = 1;
+    for (int i = 0; i < 20; ++i) {
+      const double start_s = monotonic_s();
+      EXPECT_FALSE(spin.until(start_s, [] { return false; }));
+      shortest_s = std::min(shortest_s, monotonic_s() - start_s);
+    }
+    return shortest_s;
   };
-  EXPECT_GE(spun_s(), 0.02);
+  internal::AdaptiveSpin spin(kMostS);
+  EXPECT_GE(spun_s(spin), kMostS);
   for (int i = 0; i < 10; ++i) {
-    spin.learn(1.0);
+    spin.learn(false);
   }
-  // The shortest of several: a busy machine may lengthen any of them.
-  double shortest_s = 1;
-  for (int i = 0; i < 10; ++i) {
-    shortest_s = std::min(shortest_s, spun_s());
+  const double shrunk_s = spun_s(spin);
+  EXPECT_GE(shrunk_s, kMostS / 16);
+  EXPECT_LT(shrunk_s, kMostS);
+  for (int i = 0; i < 4; ++i) {
+    spin.learn(true);
   }
-  EXPECT_GE(shortest_s, 0.02 / 16);
-  EXPECT_LT(shortest_s, 0.02);
-  spin.learn(0.01);
-  EXPECT_GE(spun_s(), 0.02);
-  EXPECT_TRUE(internal::AdaptiveSpin(0).until(0, [] { return true; }));
+  EXPECT_GE(spun_s(spin), kMostS);
+  // However often it is in vain, the longest is tried again.
+  int num_trials = 0;
+  for (int i = 0; i < 200; ++i) {
+    spin.learn(false);
+    const double start_s = monotonic_s();
+    bool long_enough = false;
+    spin.until(start_s, [&] { return long_enough = monotonic_s() - start_s > kMostS / 2; });
+    num_trials += long_enough ? 1 : 0;
+  }
+  EXPECT_GE(num_trials, 3);
+}
+
+TEST(AdaptiveSpin, AsksOnceWhenItMayNotSpin) {
+  internal::AdaptiveSpin spin(0);
+  int num_asked = 0;
+  EXPECT_TRUE(spin.until(0, [&] { return ++num_asked == 1; }));
+  EXPECT_FALSE(spin.until(0, [&] { return ++num_asked == 1; }));
+  EXPECT_EQ(num_asked, 2);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The command line of both programs: one struct a subcommand, one parser. `millrace` parses, runs what needs no libtorch, and
-// hands the rest, arguments unchanged, to `millrace-torch`, which parses the same way.
+// The command line of both programs: one struct a subcommand, one parser. `millrace` parses, runs
+// what needs no libtorch, and hands the rest, arguments unchanged, to `millrace-torch`, which
+// parses the same way.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +30,12 @@ struct PlanArgs {
 
 // What `schedule` and `simulate` take in place of a plan.
 struct ScheduleSource {
-  std::string plan;                      // positional, may be empty
-  std::string name;                      // --name
-  int ranks = 0;                         // --ranks
-  std::optional<int> microbatches;       // --microbatches: with a flush, of a step; without, minibatches shown
-  std::string policy;                    // --policy
-  std::string file;                      // --file: a schedule as JSON
+  std::string plan;                 // positional, may be empty
+  std::string name;                 // --name
+  int ranks = 0;                    // --ranks
+  std::optional<int> microbatches;  // --microbatches: with a flush, of a step; without, minibatches
+  std::string policy;               // --policy
+  std::string file;                 // --file: a schedule as JSON
 };
 
 struct ScheduleArgs {
@@ -42,16 +43,16 @@ struct ScheduleArgs {
   std::string draw = "text";  // text, svg
   bool lowered = false;       // with sends, receives, versions, updates
   std::string slots = "1:2";  // F:B used for drawing
-  std::string output;
+  std::string output;         // -o: what else would go to stdout
 };
 
 struct SimulateArgs {
   ScheduleSource source;
   std::string profile;
   std::string cluster;
-  std::string slots;            // F:B
-  std::optional<int64_t> batch; // default: the profile's samples x microbatches x replicas
-  std::string trace;            // --trace out.json
+  std::string slots;             // F:B
+  std::optional<int64_t> batch;  // default: the profile's samples x microbatches
+  std::string trace;             // --trace out.json
 };
 
 struct ReportArgs {
@@ -59,35 +60,35 @@ struct ReportArgs {
 };
 
 // Torch side.
-struct RunArgs {                     // shared by train, verify, profile
-  std::string config;                // run.toml
-  std::vector<std::string> set;      // --set a.b=c
-  bool fresh = false;                // measure again even when cached
+struct RunArgs {                 // shared by train, verify, profile
+  std::string config;            // run.toml
+  std::vector<std::string> set;  // --set a.b=c
+  bool fresh = false;            // measure again even when cached
 };
 
 struct TrainArgs {
   RunArgs run;
-  std::optional<int> workers;        // -n
-  std::string plan;                  // --plan plan.json
+  std::optional<int> workers;  // -n
+  std::string plan;            // --plan plan.json
   std::string resume;
-  std::string run_dir;               // --run-dir; default runs/NAME, or runs/NAME-2 when it exists
+  std::string run_dir;  // --run-dir; default runs/NAME, or runs/NAME-2 when it exists
   bool dry_run = false;
 };
 
 struct VerifyArgs {
   RunArgs run;
-  std::string fault;                 // --break
+  std::string fault;  // --break
   int64_t steps = 8;
 };
 
 struct ProfileArgs {
   RunArgs run;
-  std::optional<int64_t> samples;    // default: one microbatch
+  std::optional<int64_t> samples;  // default: one microbatch
   std::string output = "profile.json";
 };
 
 struct EvalArgs {
-  std::string dir;                   // run folder or checkpoint
+  std::string dir;  // run folder or checkpoint
 };
 
 struct DoctorArgs {
@@ -97,16 +98,30 @@ struct DoctorArgs {
 };
 
 struct BenchArgs {
-  std::string what;                  // throughput, overhead, prediction
-  std::vector<std::string> models;   // throughput and prediction; default lenet and mlp
+  std::string what;                 // throughput, overhead, prediction
+  std::vector<std::string> models;  // throughput and prediction; default lenet and mlp
   int repeats = 5;
 };
 
-enum class Command { kNone, kList, kPlan, kSchedule, kSimulate, kReport, kTrain, kVerify, kProfile, kEval, kDoctor, kBench };
+enum class Command {
+  kNone,
+  kList,
+  kPlan,
+  kSchedule,
+  kSimulate,
+  kReport,
+  kTrain,
+  kVerify,
+  kProfile,
+  kEval,
+  kDoctor,
+  kBench
+};
 
 struct Options {
   Command command = Command::kNone;
-  bool json = false;  // every subcommand's --json: machine-readable output on stdout, human text on stderr
+  // Every subcommand's --json: machine-readable output on stdout, human text on stderr.
+  bool json = false;
   ListArgs list;
   PlanArgs plan;
   ScheduleArgs schedule;
@@ -120,10 +135,14 @@ struct Options {
   BenchArgs bench;
 };
 
-// Parses the command line. When help or the version was asked for, or the arguments are wrong, prints what is to be printed
-// and returns the exit status (0 or 2) in `exit_status`. Every subcommand's --help ends with an example.
+// Parses the command line. When help or the version was asked for, or the arguments are wrong,
+// prints what is to be printed and returns the exit status (0 or 2) in `exit_status`; with --json a
+// wrong argument is the JSON error. Every subcommand's --help ends with an example.
 Options parse(int argc, char** argv, std::optional<int>& exit_status);
 
 bool needs_torch(Command command);
+
+// --set, and what -n and --plan mean in its terms, in the order in which they apply.
+std::vector<std::string> all_settings(const TrainArgs& args);
 
 }  // namespace millrace::cli

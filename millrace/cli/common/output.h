@@ -1,4 +1,8 @@
-// What the programs print, and how they end. Human text goes to stdout, or to stderr with --json, when stdout holds JSON only.
+// What the programs print, and how they end. Human text goes to stdout, or to stderr with --json,
+// when stdout holds JSON only.
+//
+// A reader that went away (`millrace list | head -1`) ends the printing, not the command. Any other
+// failure to print is an error: kNoSpace on a full disk.
 #pragma once
 
 #include <functional>
@@ -14,29 +18,40 @@ class Output {
   explicit Output(bool json);
 
   bool json() const { return json_; }
-  void text(const std::string& text);     // as it is, for people
-  void line(const Value& value);          // one JSON object a line; only with --json
-  void document(const Value& value);      // the one JSON answer of a command; only with --json
+  void text(const std::string& text);   // as it is, for people
+  void line(const Value& value);        // one JSON object a line; only with --json
+  void document(const Value& value);    // the one JSON answer of a command; only with --json
+  void answer(const std::string& raw);  // to stdout whatever the mode: a drawing that was asked for
 
-  // A line that replaces itself on a terminal (progress); plain lines, at most one a few seconds, elsewhere.
+  // A line that replaces itself on a terminal (progress); plain lines, at most one a few seconds,
+  // elsewhere. The other calls end it first.
   void progress(const std::string& text);
   void end_progress();
   bool terminal() const { return terminal_; }
 
  private:
+  int human_fd() const;
+
   bool json_;
   bool terminal_;
   std::string last_;
   double last_plain_s_ = -1e9;
 };
 
-// {"error": {"code", "message", "file", "line", "key", "rank", "stage", "microbatch", "action"}}, absent fields left out.
+// {"error": {"code", "message", "file", "line", "key", "rank", "stage", "microbatch", "action"}},
+// absent fields left out.
 Value to_value(const Error& error);
 
-int exit_status_of(const Error& error);  // 0 done; 1 failed; 2 the input is wrong; 130/143 by the signal
+// 1 failed; 2 the input is wrong; 130 interrupted (a command that knows its signal returns 128 plus
+// that itself).
+int exit_status_of(const Error& error);
 
-// Runs a command; an exception becomes one line on stderr ("millrace: ...", or the JSON error on stdout with --json)
-// and an exit status.
+// Prints an error: "millrace: ..." on stderr, or the JSON error on stdout. Never throws.
+void print_error(bool json, const Error& error) noexcept;
+
+// Runs a command; an exception becomes one line on stderr ("millrace: ...", or the JSON error on
+// stdout with --json) and an exit status. A schedule's findings bring their grid on further lines.
+// Ignores SIGPIPE from then on.
 int guarded(bool json, const std::function<int()>& command);
 
 }  // namespace millrace::cli

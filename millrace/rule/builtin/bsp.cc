@@ -2,8 +2,10 @@
 // they become final; divided once, by the update's samples, in the step. Nobody goes on before the
 // update is made.
 //
-// Source: Theano-MPI, arXiv 1605.08325, section 3 (BSP, gradients exchanged before the update). The
-// mean there is over workers; here over samples, which is the same when all workers hold as many.
+// Source: Theano-MPI: a Theano-based Distributed Training Framework, arXiv:1605.08325, its BSP
+// rule. There the velocities are summed (or the weights averaged) and divided by the number of
+// workers; here plain gradients are, by samples, which follows the same path when all hold equally
+// many.
 #include <fmt/format.h>
 
 #include "millrace/base/error.h"

@@ -24,6 +24,7 @@ Replay replay(const ActionLists& lists, const Requirements& requirements) {
     const std::size_t rank = ready.front();
     ready.pop_front();
     state.waits_for[rank] = Place();
+    const std::size_t began_at = state.next[rank];
     while (state.next[rank] < lists[rank].size() && !state.waits_for[rank].known()) {
       required.clear();
       requirements({static_cast<int32_t>(rank), static_cast<uint32_t>(state.next[rank])}, required);
@@ -35,11 +36,14 @@ Replay replay(const ActionLists& lists, const Requirements& requirements) {
       }
       state.next[rank] += state.waits_for[rank].known() ? 0 : 1;
     }
+    // Only progress can end a wait: waking without it would go round for ever in a deadlock.
+    if (state.next[rank] > began_at) {
+      ready.insert(ready.end(), sleepers[rank].begin(), sleepers[rank].end());
+      sleepers[rank].clear();
+    }
     if (state.waits_for[rank].known()) {
       sleepers[static_cast<std::size_t>(state.waits_for[rank].rank)].push_back(rank);
     }
-    ready.insert(ready.end(), sleepers[rank].begin(), sleepers[rank].end());
-    sleepers[rank].clear();
   }
   return state;
 }

@@ -1,9 +1,10 @@
-// Spinning before sleeping: a hand-over between two running threads takes well under a microsecond,
-// waking a sleeper several. How long to spin is learnt from the waits before, because spinning in
-// vain takes a core from others.
+// Spinning before sleeping: a hand-over between two running threads takes about a microsecond,
+// waking a thread on an idle core ten. How long to spin is learnt, because spinning in vain takes
+// the core from whoever is waited for when other programs leave both threads but one.
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "millrace/base/clock.h"
 
@@ -41,15 +42,25 @@ class AdaptiveSpin {
     return done();
   }
 
-  // Tells how long the wait was in the end: long ones make the next spin shorter, down to a
-  // sixteenth; one that spinning would have covered restores it.
-  void learn(double waited_s) {
-    budget_s_ = waited_s <= most_s_ ? most_s_ : std::max(budget_s_ / 2, most_s_ / 16);
+  // Tells whether spinning was enough. Each time it was not makes the next spin shorter, down to a
+  // sixteenth; the longest is tried again now and then, since what is waited for may have become
+  // quicker.
+  void learn(bool enough) {
+    if (enough) {
+      num_failures_ = 0;
+      budget_s_ = std::min(budget_s_ * 2, most_s_);
+    } else {
+      const bool try_again = ++num_failures_ % kFailuresBetweenTrials == 0;
+      budget_s_ = try_again ? most_s_ : std::max(budget_s_ / 2, most_s_ / 16);
+    }
   }
 
  private:
+  static constexpr int64_t kFailuresBetweenTrials = 64;
+
   double most_s_;
   double budget_s_;
+  int64_t num_failures_ = 0;  // in a row
 };
 
 }  // namespace millrace::internal

@@ -1,0 +1,15 @@
+// The subcommands that need no libtorch. Each returns an exit status; errors are thrown.
+#pragma once
+
+#include "millrace/cli/common/options.h"
+#include "millrace/cli/common/output.h"
+
+namespace millrace::cli {
+
+int run_list(const ListArgs& args, Output& output);
+int run_plan(const PlanArgs& args, Output& output);
+int run_schedule(const ScheduleArgs& args, Output& output);
+int run_simulate(const SimulateArgs& args, Output& output);
+int run_report(const ReportArgs& args, Output& output);
+
+}  // namespace millrace::cli

@@ -1,0 +1,118 @@
+#include "millrace/cli/common/catalog.h"
+
+#include <fmt/format.h>
+
+#include "millrace/base/error.h"
+#include "millrace/base/text.h"
+#include "millrace/planner/planner.h"
+#include "millrace/rule/rule.h"
+#include "millrace/schedule/policy.h"
+#include "millrace/schedule/registry.h"
+
+namespace millrace::cli {
+namespace {
+
+CatalogKind list_schedules() {
+  CatalogKind kind{"schedules", {}};
+  for (const ScheduleEntry& entry : schedules()) {
+    kind.items.push_back({entry.name,
+                          entry.text,
+                          {{"policies", join(entry.builtin->policies(), " ")},
+                           {"formula", entry.builtin->formula_text}}});
+  }
+  return kind;
+}
+
+CatalogKind list_policies() {
+  CatalogKind kind{"policies", {}};
+  for (const PolicyEntry& entry : policies()) {
+    kind.items.push_back(
+        {entry.name, entry.text, {{"schedules", entry.needs_flush ? "with a flush" : "without"}}});
+  }
+  return kind;
+}
+
+CatalogKind list_rules() {
+  CatalogKind kind{"rules", {}};
+  for (const RuleEntry& entry : rules()) {
+    kind.items.push_back(
+        {entry.name,
+         entry.text,
+         {{"conserves", entry.conserves}, {"sends", entry.sends}, {"staleness", entry.staleness}}});
+  }
+  return kind;
+}
+
+CatalogKind list_planners() {
+  CatalogKind kind{"planners", {}};
+  for (const PlannerEntry& entry : planners()) {
+    kind.items.push_back({entry.name, entry.text, {{"source", entry.source}}});
+  }
+  return kind;
+}
+
+// The entries hold functions of the half that needs libtorch, so only their text is used here.
+CatalogKind list_models() {
+  return {"models",
+          {
+#define MODEL(name, symbol, text, options) {name, text, {{"options", options}}},
+#include "millrace/model/builtin.def"
+#undef MODEL
+          }};
+}
+
+CatalogKind list_datasets() {
+  return {"datasets",
+          {
+#define DATASET(name, symbol, text, options) {name, text, {{"options", options}}},
+#include "millrace/data/builtin.def"
+#undef DATASET
+          }};
+}
+
+CatalogKind list_engines() {
+  return {"engines",
+          {{"inproc", "ranks are threads of one process; tensors are handed over uncopied", {}}}};
+}
+
+std::string singular(const std::string& kind) {
+  const bool ies = kind.size() > 3 && kind.substr(kind.size() - 3) == "ies";
+  return ies ? kind.substr(0, kind.size() - 3) + "y" : kind.substr(0, kind.size() - 1);
+}
+
+}  // namespace
+
+const std::vector<CatalogKind>& catalog() {
+  static const std::vector<CatalogKind> kinds = {list_schedules(), list_policies(), list_rules(),
+                                                 list_planners(),  list_models(),   list_datasets(),
+                                                 list_engines()};
+  return kinds;
+}
+
+const CatalogKind& find_kind(const std::string& kind) {
+  std::vector<std::string> names;
+  for (const CatalogKind& candidate : catalog()) {
+    if (kind == candidate.kind || kind == singular(candidate.kind)) {
+      return candidate;
+    }
+    names.push_back(candidate.kind);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("no kind of things is called {}{}; there are {}", in_quotes(kind),
+                          did_you_mean(kind, names), join(names, ", ")));
+}
+
+const CatalogItem& find_item(const CatalogKind& kind, const std::string& name) {
+  std::vector<std::string> names;
+  for (const CatalogItem& item : kind.items) {
+    if (item.name == name) {
+      return item;
+    }
+    names.push_back(item.name);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("unknown {} {}{}; there are {}", singular(kind.kind), in_quotes(name),
+                          did_you_mean(name, names), join(names, ", ")));
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,440 @@
+#include "millrace/cli/common/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <deque>
+#include <string_view>
+
+#include "millrace/base/error.h"
+#include "millrace/base/text.h"
+#include "millrace/cli/common/output.h"
+
+namespace millrace::cli {
+namespace {
+
+Error wrong(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
+
+// A number that is at least `least`.
+CLI::Validator at_least(int64_t least) {
+  return CLI::Validator(
+      [least](std::string& text) {
+        int64_t value = 0;
+        const bool number = CLI::detail::lexical_cast(text, value);
+        return number && value >= least
+                   ? std::string()
+                   : fmt::format("expected a whole number of {} or more, found {}", least,
+                                 in_quotes(text));
+      },
+      "");
+}
+
+// One subcommand while the parser is built: adds its options with the wording they share.
+class Subcommand {
+ public:
+  Subcommand(CLI::App& root, const char* name, const char* text, const char* example, bool& json)
+      : app_(root.add_subcommand(name, text)) {
+    app_->set_help_flag("-h,--help", "this text");
+    app_->allow_extras();  // so that what is unknown is refused in our words
+    app_->footer(fmt::format("Example:\n  {}", example));
+    app_->add_flag("--json", json, "JSON on stdout, human text on stderr");
+  }
+
+  // A value that must be given unless said otherwise.
+  Subcommand& positional(const char* name, std::string& value, const char* text,
+                         bool required = true) {
+    app_->add_option(name, value, text)->type_name("")->required(required);
+    if (required) {
+      needed_.emplace_back(name, &value);
+    }
+    return *this;
+  }
+  Subcommand& required(const char* flags, std::string& value, const char* text) {
+    app_->add_option(flags, value, text)->type_name("FILE")->required();
+    needed_.emplace_back(flags, &value);
+    return *this;
+  }
+  Subcommand& text(const char* flags, std::string& value, const char* type, const char* help) {
+    CLI::Option* option = app_->add_option(flags, value, help)->type_name(type);
+    if (!value.empty()) {
+      option->capture_default_str();
+    }
+    return *this;
+  }
+  template <typename Number>
+  Subcommand& count(const char* flags, Number& value, const char* help, bool show = true) {
+    CLI::Option* option = app_->add_option(flags, value, help)->type_name("N")->check(at_least(1));
+    if constexpr (std::is_integral_v<Number>) {
+      if (show) {
+        option->capture_default_str();
+      }
+    }
+    return *this;
+  }
+  // May be given several times, one value each.
+  Subcommand& texts(const char* flags, std::vector<std::string>& values, const char* type,
+                    const char* help) {
+    app_->add_option(flags, values, help)->type_name(type)->allow_extra_args(false);
+    return *this;
+  }
+  Subcommand& flag(const char* flags, bool& value, const char* help) {
+    app_->add_flag(flags, value, help);
+    return *this;
+  }
+
+  CLI::App& app() { return *app_; }
+  bool parsed() const { return app_->parsed(); }
+
+  void refuse_unknown() const {
+    for (const std::string& extra : app_->remaining()) {
+      if (extra.size() < 2 || extra[0] != '-') {
+        throw refusal(fmt::format("one argument too many: {}", in_quotes(extra)));
+      }
+      const std::string flag = extra.substr(0, extra.find('='));
+      throw refusal(
+          fmt::format("unknown option {}{}", in_quotes(flag), did_you_mean(flag, option_names())));
+    }
+  }
+  void refuse_missing() const {
+    for (const auto& [name, value] : needed_) {
+      if (value->empty()) {
+        throw refusal(fmt::format("{} is missing", name));
+      }
+    }
+  }
+  Error refusal(const std::string& message) const {
+    return wrong(fmt::format("{0}: {1}; see `millrace {0} --help`", app_->get_name(), message));
+  }
+
+ private:
+  std::vector<std::string> option_names() const {
+    std::vector<std::string> names;
+    for (const CLI::Option* option : app_->get_options()) {
+      for (const std::string& name : option->get_lnames()) {
+        names.push_back("--" + name);
+      }
+    }
+    return names;
+  }
+
+  CLI::App* app_;
+  std::vector<std::pair<const char*, const std::string*>> needed_;
+};
+
+void add_source(Subcommand& command, ScheduleSource& source) {
+  command.positional("PLAN", source.plan, "a plan file; or one of the next two", false)
+      .text("--name", source.name, "NAME", "a schedule by name (`millrace list schedules`)")
+      .text("--file", source.file, "FILE", "a schedule as JSON, as `schedule --json` prints it")
+      .count("--ranks", source.ranks, "with --name: ranks, one stage on each", false)
+      .count("--microbatches", source.microbatches,
+             "with a flush: microbatches of the step; without: minibatches, then drained")
+      .text("--policy", source.policy, "NAME", "weight policy; default: the schedule's own");
+}
+
+void add_run(Subcommand& command, RunArgs& run) {
+  command.positional("RUN", run.config, "the run's configuration, a TOML file")
+      .texts("--set", run.set, "TABLE.KEY=VALUE", "override one key; may be repeated")
+      .flag("--fresh", run.fresh, "measure again what is cached");
+}
+
+// The whole command line. Built anew for each parse; refers into `options`.
+class Parser {
+ public:
+  explicit Parser(Options& options) : options_(options), root_("", "millrace") {
+    root_.set_help_flag();
+    root_.allow_extras();
+    root_.require_subcommand(0, 1);
+    root_.add_flag("--json", options.json, "");
+    add_light();
+    add_torch();
+  }
+
+  void run(int argc, char** argv) {
+    try {
+      root_.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+      throw;
+    } catch (const CLI::ParseError& error) {
+      // What was unknown explains most other complaints, so it goes first.
+      refuse_unknown_command();
+      const Subcommand* command = parsed_command();
+      if (command == nullptr) {
+        throw wrong(fmt::format("{}; see `millrace --help`", error.what()));
+      }
+      command->refuse_unknown();
+      if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+        command->refuse_missing();
+      }
+      throw command->refusal(error.what());
+    }
+    refuse_unknown_command();
+    const Subcommand* command = parsed_command();
+    if (command == nullptr) {
+      throw wrong("which subcommand? `millrace --help` lists them");
+    }
+    command->refuse_unknown();
+    command->refuse_missing();
+  }
+
+  std::string help() const { return root_.help(); }
+
+ private:
+  Subcommand& add(Command id, const char* name, const char* text, const char* example) {
+    commands_.emplace_back(Subcommand(root_, name, text, example, options_.json), id);
+    return commands_.back().first;
+  }
+
+  void add_light() {
+    add(Command::kList, "list", "What can be named here: schedules, rules, planners, models, ...",
+        "millrace list schedules")
+        .positional("KIND", options_.list.kind,
+                    "schedules, policies, rules, planners, models, datasets or engines; "
+                    "default: all",
+                    false);
+
+    PlanArgs& plan = options_.plan;
+    Subcommand& plan_command =
+        add(Command::kPlan, "plan", "Choose stages and replicas from a profile and a cluster",
+            "millrace plan examples/profile.json --cluster examples/cluster.toml --straight -o "
+            "plan.json");
+    plan_command.positional("PROFILE", plan.profile, "the layers' costs (`millrace profile`)")
+        .required("--cluster", plan.cluster, "devices and links (`millrace doctor --measure`)")
+        .text("--planner", plan.planner, "NAME", "who plans (`millrace list planners`)")
+        .count("-n,--workers", plan.workers, "devices to use; default: all of the cluster", false)
+        .count("--stages", plan.stages, "exactly so many stages")
+        .flag("--straight", plan.straight, "one worker a stage")
+        .text("--schedule", plan.schedule, "NAME", "schedule that will run the plan")
+        .text("--rule", plan.rule, "NAME", "exchange rule among replicas")
+        .count("--microbatches", plan.microbatches,
+               "microbatches of a minibatch, each of the profile's size")
+        .text("-o,--output", plan.output, "FILE", "write the plan there");
+    plan_command.app()
+        .add_option("--replicas", plan.replicas, "of every stage, or one number a stage: 2,1")
+        ->type_name("N")
+        ->delimiter(',')
+        ->check(at_least(1))
+        ->allow_extra_args(false);
+
+    ScheduleArgs& schedule = options_.schedule;
+    Subcommand& schedule_command =
+        add(Command::kSchedule, "schedule", "Show the order of work on every rank, checked",
+            "millrace schedule --name 1f1b --ranks 4 --microbatches 8");
+    add_source(schedule_command, schedule.source);
+    schedule_command.text("--draw", schedule.draw, "FORM", "text or svg")
+        .flag("--lowered", schedule.lowered,
+              "the complete actions: sends, receives, weight versions, updates")
+        .text("--slots", schedule.slots, "F:B", "lengths of a forward and a backward as drawn")
+        .text("-o,--output", schedule.output, "FILE", "write there instead of stdout");
+
+    SimulateArgs& simulate = options_.simulate;
+    Subcommand& simulate_command =
+        add(Command::kSimulate, "simulate", "Step time, bubble and memory of each rank, predicted",
+            "millrace simulate plan.json --profile examples/profile.json --cluster "
+            "examples/cluster.toml\n  millrace simulate --name gpipe --ranks 4 --microbatches 8 "
+            "--slots 1:2");
+    add_source(simulate_command, simulate.source);
+    simulate_command.text("--profile", simulate.profile, "FILE", "the layers' costs")
+        .text("--cluster", simulate.cluster, "FILE", "devices and links")
+        .text("--slots", simulate.slots, "F:B",
+              "without a profile: slots of a forward and a backward; 1:2 if left out")
+        .count("--batch", simulate.batch,
+               "samples of a minibatch; default: the profile's samples x microbatches")
+        .text("--trace", simulate.trace, "FILE", "write what runs when as a Trace");
+
+    add(Command::kReport, "report", "Rebuild the HTML page of a run",
+        "millrace report runs/fashion_mnist")
+        .positional("DIR", options_.report.dir, "the run's folder");
+  }
+
+  void add_torch() {
+    TrainArgs& train = options_.train;
+    Subcommand& train_command =
+        add(Command::kTrain, "train", "Profile, plan, predict and train; then compare",
+            "millrace train examples/fashion_mnist.toml --set train.epochs=1");
+    add_run(train_command, train.run);
+    train_command.count("-n,--workers", train.workers, "in place of [parallel] workers")
+        .text("--plan", train.plan, "FILE", "a plan file, in place of [parallel] plan")
+        .text("--resume", train.resume, "DIR", "go on from a run folder or checkpoint")
+        .text("--run-dir", train.run_dir, "DIR", "where to write; default: runs/NAME")
+        .flag("--dry-run", train.dry_run, "show the plan and its prediction, train nothing");
+
+    Subcommand& verify =
+        add(Command::kVerify, "verify", "Loss and every gradient against one process",
+            "millrace verify examples/fashion_mnist.toml --steps 4");
+    add_run(verify, options_.verify.run);
+    verify
+        .text("--break", options_.verify.fault, "WHAT",
+              "spoil one thing on purpose, to see that it is found")
+        .count("--steps", options_.verify.steps, "steps to compare");
+
+    Subcommand& profile = add(Command::kProfile, "profile", "Measure the layers of a model",
+                              "millrace profile examples/fashion_mnist.toml -o profile.json");
+    add_run(profile, options_.profile.run);
+    profile.count("--samples", options_.profile.samples, "samples at a time; default: a microbatch")
+        .text("-o,--output", options_.profile.output, "FILE", "where to write");
+
+    add(Command::kEval, "eval", "A checkpoint on its test set, every sample once",
+        "millrace eval runs/fashion_mnist")
+        .positional("DIR", options_.eval.dir, "a run folder or a checkpoint");
+
+    add(Command::kDoctor, "doctor", "What this machine offers: engines, threads, BLAS, datasets",
+        "millrace doctor --measure -o cluster.toml")
+        .flag("--measure", options_.doctor.measure, "measure links too and write a cluster file")
+        .count("-n,--workers", options_.doctor.workers, "workers to measure between")
+        .text("-o,--output", options_.doctor.output, "FILE", "where --measure writes");
+
+    add(Command::kBench, "bench", "Throughput, overhead, prediction: medians of alternating runs",
+        "millrace bench overhead")
+        .positional("WHAT", options_.bench.what, "throughput, overhead or prediction")
+        .texts("--model", options_.bench.models, "NAME", "may be repeated; default: lenet and mlp")
+        .count("--repeats", options_.bench.repeats, "runs of each");
+  }
+
+  // The subcommand that was named, or null; sets the options' command.
+  const Subcommand* parsed_command() {
+    for (const auto& [command, id] : commands_) {
+      if (command.parsed()) {
+        options_.command = id;
+        return &command;
+      }
+    }
+    return nullptr;
+  }
+
+  void refuse_unknown_command() const {
+    const std::vector<std::string> extras = root_.remaining();
+    if (extras.empty()) {
+      return;
+    }
+    std::vector<std::string> names;
+    for (const CLI::App* command : root_.get_subcommands([](const CLI::App*) { return true; })) {
+      names.push_back(command->get_name());
+    }
+    const bool option = extras[0].size() > 1 && extras[0][0] == '-';
+    if (option) {
+      names = {"--help", "--version", "--json"};
+    }
+    throw wrong(fmt::format("unknown {} {}{}; `millrace --help` lists what there is",
+                            option ? "option" : "subcommand", in_quotes(extras[0]),
+                            did_you_mean(extras[0], names)));
+  }
+
+  Options& options_;
+  CLI::App root_;
+  std::deque<std::pair<Subcommand, Command>> commands_;
+};
+
+constexpr const char* kOverview =
+    R"(millrace {}: trains neural networks across devices, pipeline- and data-parallel
+
+Usage: millrace COMMAND [ARGUMENTS]
+
+See and plan, in milliseconds
+  list       what can be named: schedules, rules, planners, models, datasets
+  schedule   the order of work on every rank, drawn and checked
+  plan       stages and replicas from a profile and a cluster
+  simulate   step time, bubble and memory, predicted
+
+Measure this machine
+  doctor     what it offers; --measure writes a cluster file
+  profile    what each layer of a model costs here
+
+Train and prove
+  train      profile, plan, predict, train, compare
+  verify     loss and every gradient against one process
+  eval       a checkpoint on its test set
+  report     the HTML page of a run
+  bench      throughput, overhead and prediction, measured
+
+Try first:  millrace schedule --name 1f1b --ranks 4 --microbatches 8
+Then:       millrace train examples/fashion_mnist.toml
+Each command explains itself: millrace COMMAND --help
+)";
+
+bool has_argument(int argc, char** argv, std::string_view text) {
+  for (int i = 1; i < argc; ++i) {
+    if (argv[i] == text) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// What needs no parser: no arguments, the overview, the version. Nothing when it is none of these.
+std::optional<std::string> answer_at_once(int argc, char** argv) {
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  if (argc <= 1 || first == "--help" || first == "-h" || (first == "help" && argc == 2)) {
+    return fmt::format(kOverview, MILLRACE_VERSION);
+  }
+  if (first == "--version" || first == "-V") {
+    return fmt::format("millrace {}\n", MILLRACE_VERSION);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Options parse(int argc, char** argv, std::optional<int>& exit_status) {
+  Options options;
+  const bool json = has_argument(argc, argv, "--json");
+  const int status = guarded(json, [&] {
+    if (const std::optional<std::string> text = answer_at_once(argc, argv)) {
+      Output(false).text(*text);
+      exit_status = 0;
+      return 0;
+    }
+    // `millrace help plan` is `millrace plan --help`.
+    std::string help_flag = "--help";
+    std::vector<char*> arguments(argv, argv + argc);
+    if (std::string_view(argv[1]) == "help") {
+      arguments.erase(arguments.begin() + 1);
+      arguments.resize(2);
+      arguments.push_back(help_flag.data());
+    }
+    Parser parser(options);
+    try {
+      parser.run(static_cast<int>(arguments.size()), arguments.data());
+    } catch (const CLI::CallForHelp&) {
+      Output(false).text(parser.help());
+      exit_status = 0;
+    }
+    return 0;
+  });
+  if (status != 0) {
+    exit_status = status;
+  }
+  return options;
+}
+
+bool needs_torch(Command command) {
+  switch (command) {
+    case Command::kTrain:
+    case Command::kVerify:
+    case Command::kProfile:
+    case Command::kEval:
+    case Command::kDoctor:
+    case Command::kBench:
+      return true;
+    case Command::kNone:
+    case Command::kList:
+    case Command::kPlan:
+    case Command::kSchedule:
+    case Command::kSimulate:
+    case Command::kReport:
+      return false;
+  }
+  return false;
+}
+
+std::vector<std::string> all_settings(const TrainArgs& args) {
+  std::vector<std::string> settings = args.run.set;
+  if (args.workers) {
+    settings.push_back(fmt::format("parallel.workers={}", *args.workers));
+  }
+  if (!args.plan.empty()) {
+    settings.push_back(fmt::format("parallel.plan=\"{}\"", args.plan));
+  }
+  return settings;
+}
+
+}  // namespace millrace::cli

@@ -1,0 +1,264 @@
+// Reading and checking of run.toml (catalog.h).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "millrace/base/error.h"
+#include "millrace/base/text.h"
+#include "millrace/cli/common/catalog.h"
+#include "millrace/core/cluster.h"
+#include "millrace/core/plan.h"
+#include "millrace/planner/planner.h"
+#include "millrace/rule/rule.h"
+#include "millrace/schedule/policy.h"
+#include "millrace/schedule/registry.h"
+
+namespace millrace::cli {
+namespace {
+
+// Ranks beyond these are not tried when asking whether a schedule takes any number of them.
+constexpr int kMostRanksTried = 64;
+
+// The checks that need the registries, each refusal placed where its key stands.
+class Checker {
+ public:
+  Checker(const Document& document, const RunConfig& config)
+      : document_(document), config_(config) {}
+
+  void run() {
+    check_options("model", "models", config_.model.name, config_.model.options);
+    check_options("data", "datasets", config_.data.name, config_.data.options);
+    at("parallel", "rule", [&] { find_rule(parallel().rule); });
+    at("parallel", "schedule", [&] { find_schedule(parallel().schedule); });
+    if (!parallel().policy.empty()) {
+      at("parallel", "policy", [&] { find_policy(parallel().policy); });
+    }
+    check_cluster();
+    if (parallel().plan_is_file()) {
+      check_plan_file();
+    } else {
+      at("parallel", "plan", [&] { find_planner(parallel().plan); });
+      check_schedule(parallel().stages);
+      check_replicas(parallel().replicas, "replicas");
+      check_data_parallel();
+    }
+  }
+
+ private:
+  const ParallelConfig& parallel() const { return config_.parallel; }
+
+  Error error(const char* table, const std::string& key, const std::string& message) const {
+    Reader root(document_);
+    if (root.raw(table) == nullptr) {  // the default was refused
+      return root.error("", message).at_key(fmt::format("{}.{}", table, key));
+    }
+    return root.object(table).error(key, message);
+  }
+
+  // The same refusal at the place of a key.
+  Error placed(const Error& refusal, const char* table, const std::string& key) const {
+    const Error place = error(table, key, refusal.message());
+    Error result(refusal.code(), refusal.message());
+    result.in_file(place.file().value_or(""), place.line().value_or(0));
+    return result.at_key(place.key().value_or(key));
+  }
+
+  // Runs a check; what it refuses gets the key's place, unless it names a place of its own.
+  template <typename Check>
+  void at(const char* table, const std::string& key, const Check& check) const {
+    try {
+      check();
+    } catch (const Error& refusal) {
+      if (refusal.file()) {
+        throw;
+      }
+      throw placed(refusal, table, key);
+    }
+  }
+
+  [[noreturn]] void unsupported(const std::string& key, const std::string& message) const {
+    throw placed(Error(ErrorCode::kUnsupported, message), "parallel", key);
+  }
+
+  // "depth=8 width=256": the known keys, and by their defaults the kinds of their values.
+  void check_options(const char* table, const char* kind, const std::string& name,
+                     const Value& options) const {
+    const CatalogItem* item = nullptr;
+    at(table, "name", [&] { item = &find_item(find_kind(kind), name); });
+    std::vector<std::string> known;
+    std::vector<std::string> defaults;
+    for (const auto& fact : item->facts) {
+      for (const std::string& option : split(fact.second, ' ')) {
+        const std::size_t equals = option.find('=');
+        if (fact.first == "options" && equals != std::string::npos) {
+          known.push_back(option.substr(0, equals));
+          defaults.push_back(option.substr(equals + 1));
+        }
+      }
+    }
+    for (const auto& [key, value] : options.object) {
+      const auto found = std::find(known.begin(), known.end(), key);
+      if (found == known.end()) {
+        std::vector<std::string> names = known;
+        names.emplace_back("name");
+        throw error(table, key,
+                    fmt::format("unknown key{}; {} takes {}", did_you_mean(key, names),
+                                in_quotes(name), known.empty() ? "no options" : join(known, ", ")));
+      }
+      check_kind(table, key, value, defaults[static_cast<std::size_t>(found - known.begin())]);
+    }
+  }
+
+  void check_kind(const char* table, const std::string& key, const Value& value,
+                  const std::string& standard) const {
+    const bool number = standard.find_first_not_of("+-.0123456789e") == std::string::npos;
+    const bool whole = number && standard.find_first_of(".e") == std::string::npos;
+    const bool fits = whole ? value.kind == Value::Kind::kInteger
+                      : number
+                          ? value.kind == Value::Kind::kInteger || value.kind == Value::Kind::kFloat
+                          : value.kind == Value::Kind::kString;
+    if (!fits) {
+      throw error(table, key,
+                  fmt::format("expected {}, found {}",
+                              whole    ? "a whole number"
+                              : number ? "a number"
+                                       : "text between quotes",
+                              value.kind == Value::Kind::kString ? in_quotes(value.string)
+                                                                 : to_json(value, -1)));
+    }
+  }
+
+  // Told where it is named; what is wrong inside it is told with its own name and line.
+  static void check_exists(const std::string& path, const std::string& hint) {
+    if (!std::filesystem::is_regular_file(path)) {
+      throw Error(ErrorCode::kBadFile, fmt::format("there is no file {}{}", in_quotes(path), hint));
+    }
+  }
+
+  void check_cluster() const {
+    if (parallel().cluster == "auto") {
+      return;
+    }
+    at("parallel", "cluster", [&] {
+      check_exists(parallel().cluster, did_you_mean(parallel().cluster, {"auto"}));
+      const Cluster cluster = cluster_from(read_document(parallel().cluster));
+      if (cluster.num_devices() < parallel().workers) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("{} devices in {}, but workers = {}; use fewer workers or another "
+                                "cluster file",
+                                cluster.num_devices(), parallel().cluster, parallel().workers));
+      }
+    });
+  }
+
+  std::optional<std::string> refusal(int ranks, int microbatches) const {
+    return find_schedule(parallel().schedule).builtin->offers({ranks, microbatches});
+  }
+
+  // Whether the schedule offers what is set; with the stages left free, whether it offers any.
+  void check_schedule(std::optional<int> stages) const {
+    const int microbatches = parallel().microbatches;
+    const int least = stages.value_or(1);
+    const int most = stages.value_or(std::min(parallel().workers, kMostRanksTried));
+    const auto refused_for_all = [&](int count) {
+      for (int ranks = least; ranks <= most; ++ranks) {
+        if (!refusal(ranks, count)) {
+          return false;
+        }
+      }
+      return true;
+    };
+    const std::string schedule = parallel().schedule;
+    if (refused_for_all(microbatches)) {
+      // Named is the key whose change would help.
+      const char* key = !refused_for_all(1) ? "microbatches" : stages ? "stages" : "schedule";
+      unsupported(key, fmt::format("schedule {}: {}", schedule, *refusal(least, microbatches)));
+    }
+    const std::vector<std::string> fitting = find_schedule(schedule).builtin->policies();
+    if (!parallel().policy.empty() &&
+        std::find(fitting.begin(), fitting.end(), parallel().policy) == fitting.end()) {
+      unsupported("policy",
+                  fmt::format("schedule {} does not take weight policy {}; it takes {}", schedule,
+                              in_quotes(parallel().policy), join(fitting, ", ")));
+    }
+  }
+
+  bool has_flush() const {
+    const auto& builtin = *find_schedule(parallel().schedule).builtin;
+    // A schedule without a flush takes one microbatch; those with one take any number.
+    const ScheduleConfig one{1, 1};
+    return builtin.offers(one) || builtin.make(one).flush;
+  }
+
+  void check_replicas(const std::vector<int>& replicas, const std::string& key) const {
+    if (replicas.empty()) {
+      return;
+    }
+    const auto [least, most] = std::minmax_element(replicas.begin(), replicas.end());
+    if (*least != *most) {
+      unsupported(key, fmt::format("stages of {} and of {} replicas; offered is the same number "
+                                   "for every stage",
+                                   *least, *most));
+    }
+    if (*most > 1 && !has_flush()) {
+      unsupported(key, fmt::format("schedule {} has no flush and takes one replica a stage, found "
+                                   "{}; for replicas use a schedule with a flush such as 1f1b",
+                                   parallel().schedule, *most));
+    }
+  }
+
+  // Found here in milliseconds rather than by the simulation, which is after the profiling.
+  void check_data_parallel() const {
+    if (parallel().plan == "data-parallel" && parallel().workers > 1 && !has_flush()) {
+      unsupported("schedule",
+                  fmt::format("plan = \"data-parallel\" gives the model {} replicas, and schedule "
+                              "{} takes one since it has no flush; use schedule = \"1f1b\"",
+                              parallel().workers, parallel().schedule));
+    }
+  }
+
+  void check_plan_file() const {
+    at("parallel", "plan", [&] {
+      check_exists(parallel().plan, "");
+      const Plan plan = plan_from(read_document(parallel().plan));
+      if (plan.workers > parallel().workers) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("{} is for {} workers, but workers = {}; set workers = {}",
+                                parallel().plan, plan.workers, parallel().workers, plan.workers));
+      }
+      check_schedule(plan.num_stages());
+      std::vector<int> replicas;
+      replicas.reserve(plan.stages.size());
+      for (const PlanStage& stage : plan.stages) {
+        replicas.push_back(static_cast<int>(stage.ranks.size()));
+      }
+      check_replicas(replicas, "plan");
+      std::optional<int64_t> size;
+      if (parallel().microbatch_size) {
+        size = *parallel().microbatch_size;
+      }
+      at("train", "batch", [&] {
+        check_batch(config_.train.batch, size, parallel().microbatches, replicas.front());
+      });
+    });
+  }
+
+  const Document& document_;
+  const RunConfig& config_;
+};
+
+}  // namespace
+
+RunConfig read_run_config(const std::string& file, const std::vector<std::string>& settings) {
+  Document document = read_document(file);
+  for (const std::string& setting : settings) {
+    apply_setting(document, setting);
+  }
+  RunConfig config = run_config_from(document);
+  Checker(document, config).run();
+  return config;
+}
+
+}  // namespace millrace::cli

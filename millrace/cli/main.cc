@@ -1,0 +1,116 @@
+// millrace: the light program. Runs what needs no libtorch, in milliseconds; for the rest it checks
+// the input, sets the thread variables and becomes `millrace-torch`.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "millrace/cli/commands.h"
+#include "millrace/cli/common/catalog.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using millrace::Error;
+using millrace::ErrorCode;
+using millrace::cli::Command;
+using millrace::cli::Options;
+using millrace::cli::Output;
+
+constexpr const char* kTorchProgram = "millrace-torch";
+
+// What can be refused without libtorch is refused before it is loaded.
+void check_input(const Options& options) {
+  switch (options.command) {
+    case Command::kTrain:
+      millrace::cli::read_run_config(options.train.run.config,
+                                     millrace::cli::all_settings(options.train));
+      break;
+    case Command::kVerify:
+      millrace::cli::read_run_config(options.verify.run.config, options.verify.run.set);
+      break;
+    case Command::kProfile:
+      millrace::cli::read_run_config(options.profile.run.config, options.profile.run.set);
+      break;
+    case Command::kEval:
+      if (!fs::exists(options.eval.dir)) {
+        throw Error(ErrorCode::kBadFile,
+                    "expected a run folder or a checkpoint, found nothing there")
+            .in_file(options.eval.dir);
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+// Ranks are the parallelism: a BLAS that starts threads of its own in each of them, or threads that
+// spin while they wait, would take the cores from the other ranks. What the user set stays.
+void set_thread_variables() {
+  for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
+    ::setenv(name, "1", 0);
+  }
+  ::setenv("OMP_WAIT_POLICY", "passive", 0);
+}
+
+// Beside this program, or where a package puts programs that nobody starts by hand.
+fs::path find_torch_program() {
+  std::error_code ignored;
+  const fs::path here = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const fs::path& folder : {here, here / "../libexec", here / "../libexec/millrace"}) {
+    fs::path program = folder / kTorchProgram;
+    if (::access(program.c_str(), X_OK) == 0) {
+      return program;
+    }
+  }
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("this subcommand needs libtorch, and the program for it, {}, is not in "
+                          "{}; build it: apt-get install libtorch-dev, then cmake --preset release "
+                          "-DMILLRACE_TORCH=ON && cmake --build build/release",
+                          kTorchProgram, here.string()));
+}
+
+int become_torch_program(char** argv) {
+  const fs::path program = find_torch_program();
+  set_thread_variables();
+  ::execv(program.c_str(), argv);
+  throw Error(ErrorCode::kInternal, fmt::format("cannot start {}: {}", program.string(),
+                                                std::generic_category().message(errno)));
+}
+
+int run(const Options& options, char** argv) {
+  if (needs_torch(options.command)) {
+    check_input(options);
+    return become_torch_program(argv);
+  }
+  Output output(options.json);
+  switch (options.command) {
+    case Command::kList:
+      return run_list(options.list, output);
+    case Command::kPlan:
+      return run_plan(options.plan, output);
+    case Command::kSchedule:
+      return run_schedule(options.schedule, output);
+    case Command::kSimulate:
+      return run_simulate(options.simulate, output);
+    case Command::kReport:
+      return run_report(options.report, output);
+    default:
+      throw Error(ErrorCode::kInternal, "a subcommand that nobody runs");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::optional<int> exit_status;
+  const Options options = millrace::cli::parse(argc, argv, exit_status);
+  if (exit_status) {
+    return *exit_status;
+  }
+  return millrace::cli::guarded(options.json, [&] { return run(options, argv); });
+}

@@ -1,0 +1,171 @@
+#include "millrace/cli/schedule_source.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "millrace/base/error.h"
+#include "millrace/base/text.h"
+#include "millrace/schedule/lower.h"
+#include "millrace/schedule/policy.h"
+#include "millrace/schedule/validate.h"
+
+namespace millrace::cli {
+namespace {
+
+// Actions that one command will make, check and draw; above, memory rather than time runs out.
+constexpr int64_t kMostActions = 4'000'000;
+
+Error wrong(std::string message) { return {ErrorCode::kInvalidArgument, std::move(message)}; }
+
+void check_one_source(const ScheduleSource& source) {
+  std::vector<std::string> given;
+  for (const auto& [name, value] :
+       {std::pair("a plan file", &source.plan), std::pair("--name", &source.name),
+        std::pair("--file", &source.file)}) {
+    if (!value->empty()) {
+      given.emplace_back(name);
+    }
+  }
+  if (given.empty()) {
+    throw wrong("give a plan file, or --name NAME --ranks N, or --file FILE");
+  }
+  if (given.size() > 1) {
+    throw wrong(fmt::format("{} exclude each other; give one", join(given, " and ")));
+  }
+  if (source.name.empty() && source.ranks > 0) {
+    throw wrong(fmt::format("--ranks goes with --name; {} says how many there are", given[0]));
+  }
+  if (!source.file.empty() && !source.policy.empty()) {
+    throw wrong("--policy goes with --name or a plan; a schedule's file names its own policy");
+  }
+}
+
+void check_size(int64_t ranks, int64_t microbatches) {
+  if (microbatches > kMostActions / (2 * ranks)) {
+    throw wrong(
+        fmt::format("{} ranks x {} microbatches are too many to show; the limit is {} "
+                    "forwards and backwards; use fewer",
+                    ranks, microbatches, kMostActions));
+  }
+}
+
+// A builtin for `ranks` ranks. One without a flush takes one microbatch a step, so that
+// --microbatches can mean minibatches there.
+Schedule make_named(const std::string& name, int ranks, int microbatches,
+                    const std::string& policy) {
+  const ScheduleEntry& entry = find_schedule(name);
+  if (!entry.builtin->offers({ranks, 1})) {
+    Schedule one = make_schedule(name, {ranks, 1}, policy);
+    if (!one.flush) {
+      return one;
+    }
+  }
+  return make_schedule(name, {ranks, microbatches}, policy);
+}
+
+void from_plan(const ScheduleSource& source, ChosenSchedule& chosen) {
+  Plan plan = plan_from(read_document(source.plan));
+  try {
+    const ScheduleEntry& entry = find_schedule(plan.schedule);
+    chosen.builtin = entry.builtin;
+    const int stages = plan.num_stages();
+    check_size(stages, source.microbatches.value_or(plan.microbatches));
+    // The plan's own number of microbatches must fit; the one given may mean minibatches.
+    chosen.schedule = source.microbatches
+                          ? make_named(entry.name, stages, *source.microbatches, source.policy)
+                          : make_schedule(entry.name, {stages, plan.microbatches}, source.policy);
+  } catch (Error& error) {
+    throw error.in_file(source.plan);
+  }
+  plan.microbatches = chosen.schedule.num_microbatches;
+  chosen.plan = std::move(plan);
+}
+
+void from_name(const ScheduleSource& source, ChosenSchedule& chosen) {
+  chosen.builtin = find_schedule(source.name).builtin;
+  if (source.ranks < 1) {
+    throw wrong("--name needs --ranks N as well");
+  }
+  // Twice the ranks is enough for each schedule to show its steady state.
+  const int64_t microbatches = source.microbatches.value_or(2 * int64_t{source.ranks});
+  check_size(source.ranks, microbatches);
+  chosen.schedule =
+      make_named(source.name, source.ranks, static_cast<int>(microbatches), source.policy);
+}
+
+void from_file(const ScheduleSource& source, ChosenSchedule& chosen) {
+  chosen.schedule = schedule_from(read_document(source.file));
+  if (chosen.schedule.flush && source.microbatches) {
+    throw wrong("--microbatches: a schedule with a flush names its own number")
+        .in_file(source.file);
+  }
+  check_size(chosen.schedule.num_ranks, source.microbatches.value_or(1));
+}
+
+double parse_slot(std::string_view text, const std::string& whole) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || !std::isfinite(value) || value <= 0) {
+    throw wrong(fmt::format("--slots: expected two numbers above 0 as F:B, say 1:2, found {}",
+                            in_quotes(whole)));
+  }
+  return value;
+}
+
+}  // namespace
+
+Slots parse_slots(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  const std::string_view view = text;
+  return {parse_slot(view.substr(0, colon), text),
+          parse_slot(colon == std::string::npos ? "" : view.substr(colon + 1), text)};
+}
+
+ChosenSchedule choose_schedule(const ScheduleSource& source, StandardSteps standard) {
+  check_one_source(source);
+  ChosenSchedule chosen;
+  if (!source.plan.empty()) {
+    from_plan(source, chosen);
+  } else if (!source.name.empty()) {
+    from_name(source, chosen);
+  } else {
+    from_file(source, chosen);
+  }
+  const Schedule& schedule = chosen.schedule;
+  if (!schedule.flush) {
+    chosen.num_steps = source.microbatches.value_or(
+        int64_t{standard.per_stage} * schedule.num_stages + standard.more);
+    check_size(schedule.num_ranks, chosen.num_steps);
+  }
+  try {
+    validate(schedule);
+    chosen.lowered = chosen.plan ? lower(schedule, *chosen.plan, chosen.num_steps)
+                                 : lower(schedule, chosen.num_steps);
+  } catch (Error& error) {
+    if (!error.file() && !(source.plan + source.file).empty()) {
+      error.in_file(source.plan + source.file);
+    }
+    throw;
+  }
+  return chosen;
+}
+
+std::string describe(const ChosenSchedule& chosen) {
+  const Schedule& schedule = chosen.schedule;
+  const auto number = [](int64_t count, const char* one, const char* many) {
+    return fmt::format("{} {}", count, count == 1 ? one : many);
+  };
+  const std::string parts =
+      schedule.flush
+          ? number(schedule.num_microbatches, "microbatch a step", "microbatches a step")
+          : number(chosen.num_steps, "minibatch", "minibatches, never drained in between");
+  const auto ranks = static_cast<int64_t>(chosen.lowered.ranks.size());
+  return fmt::format("schedule {}, policy {}: {}, {}, {}", schedule.name, schedule.policy,
+                     number(ranks, "rank", "ranks"), number(schedule.num_stages, "stage", "stages"),
+                     parts);
+}
+
+}  // namespace millrace::cli

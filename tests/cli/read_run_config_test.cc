@@ -1,0 +1,195 @@
+// Case C45 and C44: what is wrong in run.toml is said with file, line, key and a suggestion, before
+// anything is launched.
+#include <gmock/gmock.h>
+
+#include "millrace/base/file.h"
+#include "millrace/cli/common/catalog.h"
+#include "tests/base/caught.h"
+#include "tests/cli/cli_testing.h"
+
+namespace millrace::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kRun = "tests/cli/data/run.toml";
+constexpr const char* kPlan = "tests/cli/data/plan.json";
+constexpr const char* kCluster = "tests/cli/data/cluster.toml";
+
+TEST(ReadRunConfigTest, TakesAGoodFileAndItsSettings) {
+  const RunConfig config =
+      read_run_config(kRun, {"train.lr=0.25", "model.depth=4", "data.samples=64"});
+  EXPECT_EQ(config.name, "run");
+  EXPECT_EQ(config.model.name, "mlp");
+  EXPECT_EQ(config.parallel.microbatches, 4);
+  EXPECT_EQ(config.train.lr, 0.25);
+  EXPECT_EQ(config.model.options.find("depth")->integer, 4);
+  EXPECT_EQ(config.data.options.find("samples")->integer, 64);
+}
+
+TEST(ReadRunConfigTest, TakesTheExamples) {
+  EXPECT_EQ(read_run_config("examples/fashion_mnist.toml", {}).model.name, "lenet");
+}
+
+TEST(ReadRunConfigTest, TakesPlanAndClusterFiles) {
+  TemporaryFolder folder;
+  std::string text = read_file(kRun);
+  text.replace(text.find("stages = 2\nreplicas = 1\n"), 24,
+               std::string("plan = \"") + kPlan + "\"\ncluster = \"" + kCluster + "\"\n");
+  const RunConfig config = read_run_config(folder.write("run.toml", text), {});
+  EXPECT_TRUE(config.parallel.plan_is_file());
+  const Error few =
+      caught([&] { read_run_config(folder.path("run.toml"), {"parallel.workers=1"}); });
+  EXPECT_THAT(few.message(), HasSubstr("is for 2 workers, but workers = 1"));
+  const Error many =
+      caught([&] { read_run_config(folder.path("run.toml"), {"parallel.workers=5"}); });
+  EXPECT_THAT(many.message(), HasSubstr("4 devices"));
+  EXPECT_EQ(many.key(), "parallel.cluster");
+}
+
+struct Wrong {
+  std::string setting;
+  std::string key;
+  std::string says;
+};
+
+class WrongSettingTest : public ::testing::TestWithParam<Wrong> {};
+
+// Given as a setting: the refusal names the setting.
+TEST_P(WrongSettingTest, IsRefusedWithItsKey) {
+  const Wrong& wrong = GetParam();
+  const Error error = caught([&] { read_run_config(kRun, {wrong.setting}); });
+  EXPECT_EQ(error.key(), wrong.key) << error.what();
+  EXPECT_EQ(error.file(), "--set " + wrong.setting) << error.what();
+  EXPECT_THAT(error.message(), HasSubstr(wrong.says));
+  EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+}
+
+// Written into the file: the refusal names the file and the line.
+TEST_P(WrongSettingTest, IsRefusedWithItsLine) {
+  const Wrong& wrong = GetParam();
+  const std::size_t dot = wrong.setting.find('.');
+  const std::string table = "[" + wrong.setting.substr(0, dot) + "]\n";
+  const std::string line = wrong.setting.substr(dot + 1);
+  const std::string key = line.substr(0, line.find('='));
+  // The key's own line is replaced, or a new one added as the table's first.
+  std::string text = read_file(kRun);
+  const std::size_t begin = text.find(table) + table.size();
+  std::size_t at = text.find("\n" + key + " = ", begin - 1);
+  const std::size_t next_table = std::min(text.find("\n[", begin), text.size());
+  if (at == std::string::npos || at >= next_table) {
+    at = begin;
+  } else {
+    ++at;
+    text.erase(at, text.find('\n', at) + 1 - at);
+  }
+  text.insert(at, line + "\n");
+  const auto number = 1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n');
+  TemporaryFolder folder;
+  const std::string file = folder.write("bad.toml", text);
+  const Error error = caught([&] { read_run_config(file, {}); });
+  EXPECT_EQ(error.file(), file) << error.what();
+  EXPECT_EQ(error.line(), static_cast<int>(number)) << error.what() << "\n" << text;
+  EXPECT_EQ(error.key(), wrong.key) << error.what();
+  EXPECT_THAT(error.message(), HasSubstr(wrong.says));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Settings, WrongSettingTest,
+    ::testing::Values(
+        Wrong{"train.learning_rte=0.1", "train.learning_rte", "unknown key; did you mean `lr`?"},
+        Wrong{"train.lr=\"fast\"", "train.lr", "expected a number, found the text `fast`"},
+        Wrong{"train.lr=-0.1", "train.lr", "expected a rate above 0, found -0.1"},
+        Wrong{"train.lr=nan", "train.lr", "expected a finite number"},
+        Wrong{"train.batch=1.5", "train.batch", "expected a whole number"},
+        Wrong{"parallel.schedule=\"1f2b\"", "parallel.schedule", "did you mean `1f1b`?"},
+        Wrong{"parallel.rule=\"bps\"", "parallel.rule", "bsp"},
+        Wrong{"parallel.plan=\"pipedreem\"", "parallel.plan", "did you mean `pipedream`?"},
+        Wrong{"parallel.policy=\"stach\"", "parallel.policy", "did you mean `stash`?"},
+        Wrong{"parallel.policy=\"stash\"", "parallel.policy", "does not take weight policy"},
+        Wrong{"parallel.cluster=\"no/such.toml\"", "parallel.cluster", "no file `no/such.toml`"},
+        Wrong{"parallel.cluster=\"atuo\"", "parallel.cluster", "did you mean `auto`?"},
+        Wrong{"model.name=\"lennet\"", "model.name", "did you mean `lenet`?"},
+        Wrong{"model.dpeth=3", "model.dpeth", "did you mean `depth`?"},
+        Wrong{"model.depth=\"deep\"", "model.depth", "expected a whole number, found `deep`"},
+        Wrong{"model.depth=2.5", "model.depth", "expected a whole number, found 2.5"},
+        Wrong{"data.name=\"fashion-mnst\"", "data.name", "did you mean `fashion-mnist`?"},
+        Wrong{"data.noise=true", "data.noise", "expected a number, found true"},
+        Wrong{"data.samlpes=3", "data.samlpes", "did you mean `samples`?"}),
+    [](const auto& tested) { return "Case" + std::to_string(tested.index); });
+
+TEST(ReadRunConfigTest, AMissingPlanFileIsToldWhereItIsNamed) {
+  TemporaryFolder folder;
+  std::string text = read_file(kRun);
+  text.replace(text.find("stages = 2\nreplicas = 1\n"), 24, "plan = \"no/such.json\"\n");
+  const Error error = caught([&] { read_run_config(folder.write("run.toml", text), {}); });
+  EXPECT_EQ(error.file(), folder.path("run.toml"));
+  EXPECT_EQ(error.line(), 12);
+  EXPECT_EQ(error.key(), "parallel.plan");
+  EXPECT_THAT(error.message(), HasSubstr("no file `no/such.json`"));
+}
+
+TEST(ReadRunConfigTest, TextIsDueWhereADefaultIsText) {
+  const Error error =
+      caught([] { read_run_config("examples/fashion_mnist.toml", {"data.path=3"}); });
+  EXPECT_THAT(error.message(), HasSubstr("expected text between quotes, found 3"));
+}
+
+TEST(ReadRunConfigTest, ASchedulesOwnReasonIsGivenAtTheKeyThatWouldHelp) {
+  const Error error = caught([] { read_run_config(kRun, {"parallel.schedule=\"pipedream\""}); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(error.key(), "parallel.microbatches");
+  EXPECT_EQ(error.file(), kRun);
+  EXPECT_EQ(error.line(), 16);
+  EXPECT_THAT(error.message(), HasSubstr("pipedream-2bw"));
+}
+
+TEST(ReadRunConfigTest, ReplicasWithoutAFlushAreRefusedBeforeAnyProfiling) {
+  const std::vector<std::string> pipedream = {"parallel.schedule=\"pipedream\"",
+                                              "parallel.microbatches=1"};
+  std::vector<std::string> settings = pipedream;
+  settings.insert(settings.end(), {"parallel.stages=1", "parallel.replicas=2"});
+  const Error replicas = caught([&] { read_run_config(kRun, settings); });
+  EXPECT_EQ(replicas.key(), "parallel.replicas");
+  EXPECT_THAT(replicas.message(), HasSubstr("1f1b"));
+
+  TemporaryFolder folder;
+  const std::string file = folder.write(
+      "run.toml",
+      "[model]\nname = \"lenet\"\n[data]\nname = \"synthetic\"\n[parallel]\nworkers = 2\n"
+      "plan = \"data-parallel\"\nschedule = \"pipedream\"\n");
+  const Error parallel = caught([&] { read_run_config(file, {}); });
+  EXPECT_EQ(parallel.key(), "parallel.schedule");
+  EXPECT_EQ(parallel.line(), 8);
+}
+
+TEST(ReadRunConfigTest, BatchArithmeticShowsTheEquation) {
+  for (const std::string batch : {"3", "2"}) {  // four microbatches each need a sample
+    const Error error = caught([&] { read_run_config(kRun, {"train.batch=" + batch}); });
+    EXPECT_EQ(error.key(), "train.batch");
+    EXPECT_THAT(error.message(), HasSubstr("microbatches x replicas"));
+  }
+  const Error size = caught([] { read_run_config(kRun, {"parallel.microbatch_size=5"}); });
+  EXPECT_THAT(size.message(), HasSubstr("5 x 4 x 1 = 20"));
+}
+
+TEST(ReadRunConfigTest, DamagedFilesNameTheirPlace) {
+  TemporaryFolder folder;
+  const std::string good = read_file(kRun);
+  const auto refusal = [&](const std::string& text) {
+    const std::string file = folder.write("bad.toml", text);
+    const Error error = caught([&] { read_run_config(file, {}); });
+    EXPECT_EQ(error.file(), file) << error.what();
+    return error;
+  };
+  EXPECT_GT(refusal(good + "lr = 0.1\n").line().value_or(0), 20);  // a key given twice
+  refusal("");
+  EXPECT_EQ(refusal("[model]\nname = \"\xff\xfe\"\n").line(), 2);
+  refusal("{\"model\": {\"name\": \"mlp\",}}");
+  EXPECT_EQ(refusal("[model\n").line(), 1);
+  const Error large = refusal("# " + std::string(10'000'000, 'x') + "\n[modle]\nname = 3\n");
+  EXPECT_THAT(large.what(), HasSubstr("model"));
+}
+
+}  // namespace
+}  // namespace millrace::cli

@@ -1,0 +1,194 @@
+// Lowering: golden texts, replicas, evaluation, and what is refused.
+#include "millrace/schedule/lower.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "millrace/base/error.h"
+#include "millrace/schedule/policy.h"
+#include "millrace/schedule/registry.h"
+#include "millrace/schedule/validate.h"
+#include "tests/schedule/schedule_testing.h"
+
+namespace millrace {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::plan_of;
+
+// Case: two stages without a flush, three minibatches; forward versions v0, v0, v1 and v0, v1, v2.
+TEST(Lower, PipedreamOfTwoStages) {
+  const LoweredSchedule lowered = lower(make_schedule("pipedream", {2, 1}), 3);
+  EXPECT_EQ(to_string(lowered.ranks[0]),
+            "0F0@0 0SEND_F0>1 0F1@0 0SEND_F1>1 0RECV_B0<1 0B0@0 0STEP0@1 "
+            "0F2@1 0SEND_F2>1 0RECV_B1<1 0B1@0 0STEP1@2 0RECV_B2<1 0B2@1 0STEP2@3");
+  EXPECT_EQ(to_string(lowered.ranks[1]),
+            "1RECV_F0<0 1F0@0 1B0@0 1SEND_B0>0 1STEP0@1 1RECV_F1<0 1F1@1 1B1@1 1SEND_B1>0 1STEP1@2 "
+            "1RECV_F2<0 1F2@2 1B2@2 1SEND_B2>0 1STEP2@3");
+  EXPECT_FALSE(lowered.flush);
+  EXPECT_EQ(lowered.num_steps, 3);
+  EXPECT_EQ(lowered.microbatches_per_step, 1);
+  EXPECT_EQ(lowered.policy, "stash");
+}
+
+TEST(Lower, FlushStepOfThreeStages) {
+  const LoweredSchedule lowered = lower(make_schedule("1f1b", {3, 2}), 5);
+  EXPECT_EQ(to_string(lowered.ranks[1]),
+            "1RECV_F0<0 1F0@0 1SEND_F0>2 1RECV_F1<0 1F1@0 1SEND_F1>2 1RECV_B0<2 1B0@0 1SEND_B0>0 "
+            "1RECV_B1<2 1B1@0 1SEND_B1>0 1STEP0-1@1");
+  EXPECT_EQ(to_string(lowered.ranks[2]),
+            "2RECV_F0<1 2F0@0 2B0@0 2SEND_B0>1 2RECV_F1<1 2F1@0 2B1@0 2SEND_B1>1 2STEP0-1@1");
+  EXPECT_EQ(lowered.num_steps, 1);  // one step is held, whatever was asked
+  EXPECT_EQ(lowered.microbatches_per_step, 2);
+}
+
+TEST(Lower, ReplicasTalkToTheirLikeAndReduceBeforeTheStep) {
+  Plan plan = plan_of(2, 2, 1);
+  plan.stages[0].ranks = {3, 0};
+  plan.stages[1].ranks = {1, 4};
+  const LoweredSchedule lowered = lower(make_schedule("gpipe", {2, 1}), plan, 1);
+  EXPECT_EQ(to_string(lowered.ranks[3]), "0F0@0 0SEND_F0>1 0RECV_B0<1 0B0@0 0REDUCE0 0STEP0@1");
+  EXPECT_EQ(to_string(lowered.ranks[0]), "0F0@0 0SEND_F0>4 0RECV_B0<4 0B0@0 0REDUCE0 0STEP0@1");
+  EXPECT_EQ(to_string(lowered.ranks[1]), "1RECV_F0<3 1F0@0 1B0@0 1SEND_B0>3 1REDUCE0 1STEP0@1");
+  EXPECT_EQ(to_string(lowered.ranks[4]), "1RECV_F0<0 1F0@0 1B0@0 1SEND_B0>0 1REDUCE0 1STEP0@1");
+  EXPECT_EQ(to_string(lowered.ranks[2]), "");
+  EXPECT_EQ(lowered.stage_of_rank, (std::vector<int>{0, 1, -1, 0, 1}));
+  EXPECT_EQ(lowered.replica_of_rank, (std::vector<int>{1, 0, -1, 0, 1}));
+  EXPECT_EQ(lowered.stage_ranks, (std::vector<std::vector<int>>{{3, 0}, {1, 4}}));
+}
+
+TEST(Lower, ReplicatedPlansRunForEveryFlushSchedule) {
+  for (const char* name : {"naive", "gpipe", "1f1b"}) {
+    for (int stages = 1; stages <= 4; ++stages) {
+      for (int replicas = 1; replicas <= 3; ++replicas) {
+        for (int microbatches : {1, 2, 5}) {
+          const Schedule schedule = make_schedule(name, {stages, microbatches});
+          const LoweredSchedule lowered = lower(schedule, plan_of(stages, replicas, 2), 1);
+          EXPECT_EQ(testing::rehearse(lowered), "") << name << stages << replicas << microbatches;
+          EXPECT_TRUE(find_faults(lowered).empty()) << name << stages << replicas << microbatches;
+          EXPECT_EQ(lowered.ranks.size(), static_cast<std::size_t>(stages * replicas + 2));
+        }
+      }
+    }
+  }
+}
+
+// Halves and ranges come with other schedules; lowering already places their messages and updates.
+TEST(Lower, HalvesAndRanges) {
+  Schedule schedule = make_schedule("1f1b", {2, 2});
+  schedule.period = {parse_actions("0F0 0F1 0I0 0I1 0W0-1"), parse_actions("1F0-1 1I0-1 1W0 1W1")};
+  const LoweredSchedule lowered = lower(schedule, 1);
+  EXPECT_EQ(
+      to_string(lowered.ranks[0]),
+      "0F0@0 0SEND_F0>1 0F1@0 0SEND_F1>1 0RECV_B0<1 0I0@0 0RECV_B1<1 0I1@0 0W0-1@0 0STEP0-1@1");
+  EXPECT_EQ(to_string(lowered.ranks[1]),
+            "1RECV_F0<0 1RECV_F1<0 1F0-1@0 1I0-1@0 1SEND_B0>0 1SEND_B1>0 1W0@0 1W1@0 1STEP0-1@1");
+  EXPECT_TRUE(find_faults(lowered).empty());
+
+  Schedule without = make_schedule("pipedream", {1, 1});
+  without.period = {parse_actions("0F0 0I0 0W0")};
+  EXPECT_EQ(to_string(lower(without, 2).ranks[0]),
+            "0F0@0 0I0@0 0W0@0 0STEP0@1 0F1@1 0I1@1 0W1@1 0STEP1@2");
+}
+
+TEST(Lower, PositionsNeedNotBeInStageOrder) {
+  Schedule schedule = make_schedule("1f1b", {2, 1});
+  std::swap(schedule.period[0], schedule.period[1]);
+  schedule.stage_ranks = {{1}, {0}};
+  const LoweredSchedule lowered = lower(schedule, 1);
+  EXPECT_EQ(to_string(lowered.ranks[1]), "0F0@0 0SEND_F0>0 0RECV_B0<0 0B0@0 0STEP0@1");
+  EXPECT_EQ(testing::rehearse(lowered), "");
+  EXPECT_TRUE(find_faults(lowered).empty());
+}
+
+TEST(LowerEvaluation, ForwardsOnlyByReplicaInTurn) {
+  const LoweredSchedule lowered = lower_evaluation(plan_of(2, 2, 1), 3);
+  EXPECT_EQ(to_string(lowered.ranks[0]), "0F0 0SEND_F0>2 0F2 0SEND_F2>2");
+  EXPECT_EQ(to_string(lowered.ranks[1]), "0F1 0SEND_F1>3");
+  EXPECT_EQ(to_string(lowered.ranks[2]), "1RECV_F0<0 1F0 1RECV_F2<0 1F2");
+  EXPECT_EQ(to_string(lowered.ranks[3]), "1RECV_F1<1 1F1");
+  EXPECT_EQ(to_string(lowered.ranks[4]), "");
+  EXPECT_EQ(lowered.policy, "");
+}
+
+TEST(LowerEvaluation, EveryMicrobatchPassesEveryStageOnce) {
+  for (int stages = 1; stages <= 4; ++stages) {
+    for (int replicas = 1; replicas <= 3; ++replicas) {
+      for (int64_t microbatches : {1, 2, 3, 7, 12}) {
+        const LoweredSchedule lowered = lower_evaluation(plan_of(stages, replicas), microbatches);
+        EXPECT_TRUE(find_faults(lowered).empty())
+            << stages << " " << replicas << " " << microbatches;
+        std::map<std::pair<int, int64_t>, int> forwards;
+        for (const ActionList& list : lowered.ranks) {
+          for (const Action& action : list) {
+            EXPECT_EQ(action.version, kNone);
+            forwards[{action.stage, action.first}] += action.kind == ActionKind::kForward ? 1 : 0;
+          }
+        }
+        EXPECT_EQ(static_cast<int64_t>(forwards.size()), stages * microbatches);
+        for (const auto& [what, count] : forwards) {
+          EXPECT_EQ(count, 1) << "stage " << what.first << " microbatch " << what.second;
+        }
+      }
+    }
+  }
+}
+
+template <class Call>
+void expect_refused(ErrorCode code, const std::string& part, const Call& call) {
+  try {
+    call();
+    ADD_FAILURE() << "expected an Error with: " << part;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_THAT(error.message(), HasSubstr(part));
+  }
+}
+
+TEST(LowerRefuses, PlansThatDoNotFit) {
+  const Schedule flush = make_schedule("1f1b", {2, 4});
+  const Schedule without = make_schedule("pipedream", {2, 1});
+  expect_refused(ErrorCode::kInvalidArgument, "the plan has 3 stages",
+                 [&] { lower(flush, plan_of(3, 1), 1); });
+  expect_refused(ErrorCode::kUnsupported, "one replica a stage without a flush",
+                 [&] { lower(without, plan_of(2, 2), 4); });
+  Plan uneven = plan_of(2, 2);
+  uneven.stages[1].ranks.pop_back();
+  expect_refused(ErrorCode::kUnsupported, "stage 1 has 1", [&] { lower(flush, uneven, 1); });
+  expect_refused(ErrorCode::kUnsupported, "same number of replicas",
+                 [&] { lower_evaluation(uneven, 1); });
+  Plan twice = plan_of(2, 1);
+  twice.stages[1].ranks = {0};
+  expect_refused(ErrorCode::kInvalidArgument, "rank 0", [&] { lower(flush, twice, 1); });
+  twice.stages[1].ranks = {-2};
+  expect_refused(ErrorCode::kInvalidArgument, "rank -2", [&] { lower(flush, twice, 1); });
+  expect_refused(ErrorCode::kInvalidArgument, "at least one stage",
+                 [&] { lower(flush, Plan(), 1); });
+  expect_refused(ErrorCode::kInvalidArgument, "no rank", [&] { lower(flush, plan_of(2, 0), 1); });
+}
+
+TEST(LowerRefuses, SchedulesThatCannotBeLowered) {
+  const Schedule without = make_schedule("pipedream", {2, 1});
+  expect_refused(ErrorCode::kInvalidArgument, "at least one step", [&] { lower(without, 0); });
+  expect_refused(ErrorCode::kInvalidArgument, "at least one microbatch",
+                 [&] { lower_evaluation(plan_of(1, 1), 0); });
+  Schedule schedule = without;
+  schedule.policy = "flush";
+  expect_refused(ErrorCode::kInvalidArgument, "has no flush", [&] { lower(schedule, 2); });
+  schedule = make_schedule("1f1b", {2, 1});
+  schedule.stage_ranks = {{0}, {0}};
+  expect_refused(ErrorCode::kUnsupported, "one stage a position",
+                 [&] { lower(schedule, plan_of(2, 1), 1); });
+  schedule = make_schedule("1f1b", {2, 1});
+  schedule.period[1] = parse_actions("1F0 1B0 1STEP0");
+  expect_refused(ErrorCode::kInvalidArgument, "position 1", [&] { lower(schedule, 1); });
+  schedule.period[1].clear();
+  expect_refused(ErrorCode::kInvalidArgument, "nobody runs stage 1", [&] { lower(schedule, 1); });
+  schedule.period.pop_back();
+  expect_refused(ErrorCode::kInvalidArgument, "one action list", [&] { lower(schedule, 1); });
+}
+
+}  // namespace
+}  // namespace millrace

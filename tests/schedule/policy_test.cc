@@ -1,0 +1,138 @@
+// Weight policies on small lists whose versions are worked out by hand, and against closed forms.
+#include "millrace/schedule/policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "millrace/base/error.h"
+#include "millrace/schedule/lower.h"
+#include "millrace/schedule/registry.h"
+
+namespace millrace {
+namespace {
+
+std::string annotated(const std::string& policy, const std::string& text) {
+  ActionList list = parse_actions(text);
+  find_policy(policy).annotate(list);
+  return to_string(list);
+}
+
+TEST(Policy, FlushReadsOneVersionAndMakesTheNext) {
+  EXPECT_EQ(annotated("flush", "0F0 0F1 0B0 0B1 0REDUCE0-1 0STEP0-1"),
+            "0F0@0 0F1@0 0B0@0 0B1@0 0REDUCE0-1 0STEP0-1@1");
+  EXPECT_EQ(annotated("flush", "2F0 2I0 2W0 2STEP0"), "2F0@0 2I0@0 2W0@0 2STEP0@1");
+}
+
+TEST(Policy, StashGivesBackwardTheVersionOfItsForward) {
+  EXPECT_EQ(annotated("stash", "0F0 0F1 0B0 0STEP0 0F2 0B1 0STEP1 0B2 0STEP2"),
+            "0F0@0 0F1@0 0B0@0 0STEP0@1 0F2@1 0B1@0 0STEP1@2 0B2@1 0STEP2@3");
+  EXPECT_EQ(annotated("stash", "0F0 0F1 0I0 0W0 0STEP0 0I1 0W1"),
+            "0F0@0 0F1@0 0I0@0 0W0@0 0STEP0@1 0I1@0 0W1@0");
+}
+
+TEST(Policy, LatestGivesBackwardTheNewest) {
+  EXPECT_EQ(annotated("latest", "0F0 0F1 0B0 0STEP0 0F2 0B1 0STEP1 0B2 0STEP2"),
+            "0F0@0 0F1@0 0B0@0 0STEP0@1 0F2@1 0B1@1 0STEP1@2 0B2@2 0STEP2@3");
+}
+
+TEST(Policy, MessagesStayWithoutVersionAndStagesAreCountedApart) {
+  EXPECT_EQ(annotated("stash", "1RECV_F0<0 1F0 3F0 1B0 1SEND_B0>0 1STEP0 3F1 1F1"),
+            "1RECV_F0<0 1F0@0 3F0@0 1B0@0 1SEND_B0>0 1STEP0@1 3F1@0 1F1@1");
+}
+
+TEST(Policy, AnnotationIsAFixedPointAndOverwritesWhatWasThere) {
+  for (const PolicyEntry& policy : policies()) {
+    ActionList list = parse_actions("0F0@7 0F1@9 0B0@3 0STEP0@5 0B1@1 0STEP1@2");
+    policy.annotate(list);
+    ActionList again = list;
+    policy.annotate(again);
+    EXPECT_EQ(to_string(again), to_string(list)) << policy.name;
+    EXPECT_EQ(list[0].version, 0) << policy.name;
+    EXPECT_EQ(list.back().version, 2) << policy.name;
+  }
+}
+
+TEST(Policy, BackwardWithoutForwardIsLeftUnannotated) {
+  EXPECT_EQ(annotated("stash", "0B3 0STEP3"), "0B3 0STEP3@1");
+}
+
+TEST(Policy, UnknownNameGetsTheNearest) {
+  try {
+    find_policy("flash");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), ::testing::HasSubstr("flush"));
+  }
+}
+
+TEST(PeakVersions, CountsWhatMustLiveAtOnce) {
+  const auto peak = [](const std::string& text) {
+    return peak_weight_versions(parse_actions(text));
+  };
+  EXPECT_EQ(peak(""), 1);
+  EXPECT_EQ(peak("0F0@0 0B0@0 0STEP0@1"), 1);                       // updated in place
+  EXPECT_EQ(peak("0F0@0 0F1@0 0B0@0 0STEP0@1 0B1@0 0STEP1@2"), 2);  // version 0 still read
+  EXPECT_EQ(peak("0F0@0 0STEP0@1 0F1@1 0STEP1@2 0F2@2 0B0@0 0B1@1 0B2@2"), 3);
+  EXPECT_EQ(peak("0F0@0 0STEP0@1 0STEP1@2 0STEP2@3 0B0@0"), 2);  // 1 and 2 have no reader
+  EXPECT_EQ(peak("0F0@0 0STEP0@1 0B0@0 0STEP1@2 0STEP2@3"), 2);  // freed after its last
+  EXPECT_EQ(peak("0F4@4 0F5@4 0B4@4 0STEP4@5 0B5@4"), 2);        // a later segment's numbers
+}
+
+// Source: PipeDream, SOSP'19, section 3.3: stage s runs minibatch b on version max(0, b-(S-1-s)),
+// and keeps S-s versions once the pipeline is full.
+TEST(Stash, VersionsFollowTheClosedForm) {
+  for (int stages = 1; stages <= 8; ++stages) {
+    const Schedule schedule = make_schedule("pipedream", {stages, 1});
+    for (int64_t minibatches : {1, 2, 3, 7, 16, 33}) {
+      const LoweredSchedule lowered = lower(schedule, minibatches);
+      for (int stage = 0; stage < stages; ++stage) {
+        const ActionList& list = lowered.ranks[static_cast<std::size_t>(stage)];
+        for (const Action& action : list) {
+          if (is_compute(action.kind)) {
+            EXPECT_EQ(action.version, std::max<int64_t>(0, action.first - (stages - 1 - stage)))
+                << "S=" << stages << " " << to_string(action);
+          } else if (action.kind == ActionKind::kStep) {
+            EXPECT_EQ(action.version, action.first + 1);
+          }
+        }
+        if (minibatches >= 2 * stages) {
+          EXPECT_EQ(peak_weight_versions(list), stages - stage)
+              << "S=" << stages << " stage " << stage;
+        }
+      }
+    }
+  }
+}
+
+// Under `latest` a backward reads what S-1-s updates since its forward have made of the weights.
+TEST(Latest, BackwardReadsTheNewestVersionAndOneVersionLives) {
+  for (int stages = 1; stages <= 8; ++stages) {
+    const LoweredSchedule lowered = lower(make_schedule("pipedream", {stages, 1}, "latest"), 24);
+    for (int stage = 0; stage < stages; ++stage) {
+      const ActionList& list = lowered.ranks[static_cast<std::size_t>(stage)];
+      for (const Action& action : list) {
+        if (action.kind == ActionKind::kForward) {
+          EXPECT_EQ(action.version, std::max<int64_t>(0, action.first - (stages - 1 - stage)));
+        } else if (action.kind == ActionKind::kBackward) {
+          EXPECT_EQ(action.version, action.first);
+        }
+      }
+      EXPECT_EQ(peak_weight_versions(list), 1);
+    }
+  }
+}
+
+TEST(Flush, OneVersionLives) {
+  for (const char* name : {"naive", "gpipe", "1f1b"}) {
+    const LoweredSchedule lowered = lower(make_schedule(name, {4, 8}), 1);
+    for (const ActionList& list : lowered.ranks) {
+      EXPECT_EQ(peak_weight_versions(list), 1) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace
