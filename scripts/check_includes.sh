@@ -28,7 +28,7 @@ find millrace tests bench examples \( -name '*.h' -o -name '*.cc' -o -name '*.de
       ours = top == "millrace"
       # Folders that may use everything of their half; with a torch/ below them, of both halves.
       free = folder == "cli" || !ours
-      with_torch = (folder in torch) || top == "examples" || FILENAME ~ /^(millrace\/cli|tests\/cli|bench)\/torch\//
+      with_torch = (folder in torch) || top == "examples" || FILENAME ~ /^(millrace\/cli|tests\/cli|tests\/support|bench)\/torch\//
       if (ours && !free && !(folder in known)) report("the folder has no millrace_folder() line in CMakeLists.txt")
     }
 

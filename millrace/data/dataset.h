@@ -1,4 +1,5 @@
-// Dataset: samples by index. The order they are used in is data/order.h's business, whatever the number of workers.
+// Dataset: samples by index. The order they are used in is data/order.h's business, whatever the
+// number of workers.
 //
 // Thread rule: const methods may run in several threads at once.
 #pragma once
@@ -24,7 +25,7 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
-  virtual TensorSpec input() const = 0;   // dtype float32
+  virtual TensorSpec input() const = 0;  // dtype float32
   virtual TensorSpec target() const = 0;
   virtual int64_t num_classes() const = 0;
   // Samples at indices[0..count), converted to `dtype`.

@@ -39,7 +39,8 @@ class Exchange {
   bool released_ = false;
 };
 
-// The exchange of one replica by the rule's name. Collective over `replicas` (world ranks of one stage, ascending).
+// The exchange of one replica by the rule's name. Collective over `replicas` (world ranks of one
+// stage, ascending).
 std::unique_ptr<Exchange> make_exchange(const std::string& rule, const std::vector<int>& replicas,
                                         Communicator& communicator);
 

@@ -11,8 +11,8 @@
 namespace millrace {
 
 struct LossSums {
-  double loss = 0;       // sum over samples
-  int64_t correct = 0;   // samples classified right; 0 when the task has no classes
+  double loss = 0;      // sum over samples
+  int64_t correct = 0;  // samples classified right; 0 when the task has no classes
   int64_t samples = 0;
 };
 
@@ -20,7 +20,8 @@ class Loss {
  public:
   virtual ~Loss() = default;
   virtual const char* kind() const = 0;
-  // Throws Error(kInvalidArgument) when the model's output cannot meet this loss and target: both shapes shown
+  // Throws Error(kInvalidArgument) when the model's output cannot meet this loss and target: both
+  // shapes shown
   // ([N] against [N, 1] is refused, never broadcast).
   virtual void check(const TensorSpec& output, const TensorSpec& target) const = 0;
   // `gradient`, when not null, receives the gradient of the loss sum with respect to `output`.

@@ -13,10 +13,11 @@ void check_names(const Model& model) {
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const std::string& name = model.layers[i]->name();
     if (name.empty()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("model \"{}\": layer {} ({}) has no name; checkpoints and plans go by "
-                              "names",
-                              model.name, i, model.layers[i]->kind()));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("model \"{}\": layer {} ({}) has no name; checkpoints and plans go by "
+                      "names",
+                      model.name, i, model.layers[i]->kind()));
     }
     if (!seen.insert(name).second) {
       throw Error(ErrorCode::kInvalidArgument,

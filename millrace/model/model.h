@@ -1,4 +1,5 @@
-// Model: input and target contract, named layers in order, loss. Knows no rank, stage or microbatch.
+// Model: input and target contract, named layers in order, loss. Knows no rank, stage or
+// microbatch.
 #pragma once
 
 #include <memory>
@@ -22,11 +23,13 @@ struct Model {
   int64_t num_parameters() const;
 };
 
-// A dry pass of shapes through all layers and the loss: throws the first mismatch, naming layer, expected and found.
-// Duplicate or empty layer names and a model without layers are refused too. Returns the output spec after each layer.
+// A dry pass of shapes through all layers and the loss: throws the first mismatch, naming layer,
+// expected and found. Duplicate or empty layer names and a model without layers are refused too.
+// Returns the output spec after each layer.
 std::vector<TensorSpec> check_model(const Model& model);
 
-// What a builtin gets: its own keys of [model] in run.toml, the data's sample shape and number of classes, the dtype.
+// What a builtin gets: its own keys of [model] in run.toml, the data's sample shape and number of
+// classes, the dtype.
 struct ModelRequest {
   Reader& options;  // the factory asks for its keys; the caller calls finish()
   TensorSpec input;
@@ -36,7 +39,8 @@ struct ModelRequest {
 struct ModelEntry {
   std::string name;
   std::string text;
-  std::string options;  // "depth=8 width=256": keys with defaults, for `list` and for key checks without libtorch
+  std::string options;  // "depth=8 width=256": keys with defaults, for `list` and for key checks
+                        // without libtorch
   Model (*make)(ModelRequest&);
 };
 const std::vector<ModelEntry>& models();

@@ -1,5 +1,6 @@
-// The table of builtin models. Declares and tabulates what builtin.def lists; a static registrar would
-// be dropped with its object file when the linker takes from a static library only what is asked for.
+// The table of builtin models. Declares and tabulates what builtin.def lists; a static registrar
+// would be dropped with its object file when the linker takes from a static library only what is
+// asked for.
 #include <fmt/format.h>
 
 #include "millrace/base/text.h"

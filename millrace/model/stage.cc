@@ -67,8 +67,8 @@ Stage::Stage(const Model& model, int first, int last) : model_(&model), first_(f
       lowest_ = std::min(lowest_, i);
     }
     for (const ParameterSpec& parameter : parameters) {
-      slots_.push_back({layer(i).name(), parameter.name, parameter.shape, flat_elements_,
-                        parameter.elements()});
+      slots_.push_back(
+          {layer(i).name(), parameter.name, parameter.shape, flat_elements_, parameter.elements()});
       flat_elements_ += aligned(parameter.elements());
     }
   }

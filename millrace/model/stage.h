@@ -1,5 +1,6 @@
-// Stage: consecutive layers compiled for one rank: flat parameters, forward and backward over a microbatch.
-// Today a loop over layers; fusion and buffer planning can replace the loop without touching users.
+// Stage: consecutive layers compiled for one rank: flat parameters, forward and backward over a
+// microbatch. Today a loop over layers; fusion and buffer planning can replace the loop without
+// touching users.
 //
 // Thread rule: one thread at a time; different Stage objects of one Model may run at once.
 #pragma once
@@ -18,7 +19,7 @@ struct ParameterSlot {
   std::string layer;
   std::string parameter;  // "weight"
   std::vector<int64_t> shape;
-  int64_t offset = 0;     // elements; each parameter starts at a multiple of 16 elements
+  int64_t offset = 0;  // elements; each parameter starts at a multiple of 16 elements
   int64_t elements = 0;
 };
 
@@ -46,18 +47,22 @@ class Stage {
   const std::vector<ParameterSlot>& slots() const;
   int64_t flat_elements() const;  // padding included (always zero)
 
-  at::Tensor new_flat() const;                            // zeros
-  void initialize(at::Tensor& flat, uint64_t seed) const;  // initial values by (seed, layer, parameter)
+  at::Tensor new_flat() const;  // zeros
+  void initialize(at::Tensor& flat,
+                  uint64_t seed) const;  // initial values by (seed, layer, parameter)
   WeightViews views(const at::Tensor& flat) const;
 
-  // Runs the layers. On the last stage `target` must be defined: ADDS the loss to `sums` and, when training, leaves its
-  // gradient in the stash. Returns the output. The stash may share tensors with `input` and the output: nobody may write
-  // to those before the backward. An input or gradient of another shape or dtype than the contract's is Error(kInvalidArgument).
-  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const WeightViews& weights,
-                     const at::Tensor& target, Stash& stash, LossSums& sums) const;
+  // Runs the layers. On the last stage `target` must be defined: ADDS the loss to `sums` and, when
+  // training, leaves its gradient in the stash. Returns the output. The stash may share tensors
+  // with `input` and the output: nobody may write to those before the backward. An input or
+  // gradient of another shape or dtype than the contract's is Error(kInvalidArgument).
+  at::Tensor forward(const LayerContext& context, const at::Tensor& input,
+                     const WeightViews& weights, const at::Tensor& target, Stash& stash,
+                     LossSums& sums) const;
 
-  // Both halves, layer by layer: adds weight gradients of the loss sum into `sums`; returns the input gradient, undefined on the
-  // first stage. `grad` is ignored on the last stage. Frees the stash as it goes.
+  // Both halves, layer by layer: adds weight gradients of the loss sum into `sums`; returns the
+  // input gradient, undefined on the first stage. `grad` is ignored on the last stage. Frees the
+  // stash as it goes.
   at::Tensor backward(const LayerContext& context, Stash& stash, const WeightViews& weights,
                       const at::Tensor& grad, const WeightViews& sums) const;
   at::Tensor backward_input(const LayerContext& context, Stash& stash, const WeightViews& weights,

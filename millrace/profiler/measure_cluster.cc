@@ -65,8 +65,8 @@ double measure_latency_s() {
   return median(results);
 }
 
-// Bytes a second at which a thread reads and copies a tensor that another thread just wrote: what a hand-over without a copy
-// still costs its receiver.
+// Bytes a second at which a thread reads and copies a tensor that another thread just wrote: what a
+// hand-over without a copy still costs its receiver.
 double measure_bandwidth() {
   constexpr int64_t kElements = 1 << 20;
   InprocWorld world(2, kTimeoutS);

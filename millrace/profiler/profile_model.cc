@@ -193,8 +193,8 @@ Profile profile_model(const ProfileRequest& request) {
       ++passed;
       const double spent_s = monotonic_s() - begin_s;
       if (request.progress) {
-        request.progress(std::min({1.0, spent_s / request.seconds,
-                                   static_cast<double>(passed) / kLeastPasses}));
+        request.progress(
+            std::min({1.0, spent_s / request.seconds, static_cast<double>(passed) / kLeastPasses}));
       }
       if (passed >= kMostPasses || (passed >= kLeastPasses && spent_s >= request.seconds)) {
         break;
@@ -238,7 +238,8 @@ Profile profile_model(const ProfileRequest& request) {
     layer.weight_gradient_s = median(times[l].weight_gradient);
     layer.update_s = median(times[l].update);
   }
-  // Nothing below the first weights needs a gradient, so a stage never computes the ones measured there.
+  // Nothing below the first weights needs a gradient, so a stage never computes the ones measured
+  // there.
   for (LayerProfile& layer : profile.layers) {
     layer.input_gradient_s = 0;
     if (layer.parameter_bytes > 0) {

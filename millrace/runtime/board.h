@@ -1,5 +1,5 @@
-// StepBoard: where the ranks that know the loss report it, and where the process reads it. Sums and counts are
-// reduced, never means. Thread-safe.
+// StepBoard: where the ranks that know the loss report it, and where the process reads it. Sums and
+// counts are reduced, never means. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +24,8 @@ class StepBoard {
 
   void report(int64_t step, const LossSums& sums);
 
-  // The next complete step in order, waiting at most `timeout_s`; nothing on timeout or after close() when none is left.
+  // The next complete step in order, waiting at most `timeout_s`; nothing on timeout or after
+  // close() when none is left.
   std::optional<StepSums> next(double timeout_s);
 
   void close();  // no more reports will come

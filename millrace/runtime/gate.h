@@ -1,7 +1,9 @@
-// StepGate: lets every rank of a process agree on the step after which a run stops early, without a meeting.
+// StepGate: lets every rank of a process agree on the step after which a run stops early, without a
+// meeting.
 //
-// A rank enters a step before its first action of it. A stop takes effect at the first step that no rank has
-// entered, so all ranks complete the same steps: a pipeline without a flush drains. Thread-safe.
+// A rank enters a step before its first action of it. A stop takes effect at the first step that no
+// rank has entered, so all ranks complete the same steps: a pipeline without a flush drains.
+// Thread-safe.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Recorder: one rank's measured events and totals. Memory is reserved up front; beyond the limit events are
-// counted but not kept. One object a rank, used from that rank's thread; read after the rank is done.
+// Recorder: one rank's measured events and totals. Memory is reserved up front; beyond the limit
+// events are counted but not kept. One object a rank, used from that rank's thread; read after the
+// rank is done.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,10 @@ class Recorder {
   std::vector<double> step_ends_;
 };
 
-// Joins the ranks' records. step_s is the median time between successive step ends of the first stage,
-// over segments of `segment_steps` steps (a gap between segments, such as an evaluation, is not a step).
-Trace join_traces(const std::vector<const Recorder*>& recorders, const std::vector<int64_t>& segment_starts);
+// Joins the ranks' records. step_s is the median time between successive step ends of the first
+// stage, over segments of `segment_steps` steps (a gap between segments, such as an evaluation, is
+// not a step).
+Trace join_traces(const std::vector<const Recorder*>& recorders,
+                  const std::vector<int64_t>& segment_starts);
 
 }  // namespace millrace

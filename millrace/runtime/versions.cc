@@ -36,7 +36,8 @@ void WeightVersions::start(const ActionList& actions, bool repeats) {
     }
     last_read_[version] = i + 1;
   }
-  // A repeated step reads only the version that is current when it starts; what it makes is read by the next.
+  // A repeated step reads only the version that is current when it starts; what it makes is read by
+  // the next.
   if (repeats) {
     MILLRACE_CHECK(last_read_.size() <= 1 && step_index_.size() == 1,
                    "a repeated step reads one version and makes one");

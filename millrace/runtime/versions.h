@@ -1,5 +1,5 @@
-// WeightVersions: the live versions of one stage's parameters, each a flat buffer of its own while an action
-// still to come reads it. Obeys the schedule's annotation; decides nothing.
+// WeightVersions: the live versions of one stage's parameters, each a flat buffer of its own while
+// an action still to come reads it. Obeys the schedule's annotation; decides nothing.
 //
 // One object a rank, used from that rank's thread.
 #pragma once
@@ -19,15 +19,16 @@ class WeightVersions {
   // `initial` becomes version 0 of the first segment.
   WeightVersions(const Stage& stage, at::Tensor initial);
 
-  // Starts a segment: the newest weights become version 0, and `actions` (annotated) tell until when each version is
-  // read. With `repeats` the list is run again and again, each time on versions one higher.
+  // Starts a segment: the newest weights become version 0, and `actions` (annotated) tell until
+  // when each version is read. With `repeats` the list is run again and again, each time on
+  // versions one higher.
   void start(const ActionList& actions, bool repeats);
 
   // Views of a version that an action reads. Throws kInternal when it is not live.
   const WeightViews& read(int64_t version) const;
 
-  // The buffer that the STEP making `version` (newest + 1) writes to: the newest's own when no later action
-  // reads that, else another one. Call made() after writing.
+  // The buffer that the STEP making `version` (newest + 1) writes to: the newest's own when no
+  // later action reads that, else another one. Call made() after writing.
   at::Tensor& buffer_for(int64_t version);
   void made(int64_t version);
 
@@ -51,7 +52,8 @@ class WeightVersions {
 
   const Stage* stage_;
   std::vector<Buffer> buffers_;
-  std::vector<std::size_t> last_read_;  // per version: one past the index of its last reader; 0: none
+  std::vector<std::size_t>
+      last_read_;  // per version: one past the index of its last reader; 0: none
   std::vector<std::size_t> step_index_;  // per version made, from version 1: index of its STEP
   bool repeats_ = false;
   int64_t newest_version_ = 0;

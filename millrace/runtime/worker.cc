@@ -9,8 +9,8 @@
 namespace millrace {
 namespace {
 
-// One microbatch between its first and last action on this rank. An empty part has no samples: its messages are
-// undefined tensors and nothing is computed.
+// One microbatch between its first and last action on this rank. An empty part has no samples: its
+// messages are undefined tensors and nothing is computed.
 struct Slot {
   int64_t microbatch = kNone;
   int64_t samples = 0;
@@ -23,8 +23,8 @@ struct Slot {
   Stash stash;
 };
 
-// The slots of all microbatches in flight. Those always lie in a window of consecutive microbatches, so a
-// power-of-two ring indexed by the microbatch needs no search.
+// The slots of all microbatches in flight. Those always lie in a window of consecutive
+// microbatches, so a power-of-two ring indexed by the microbatch needs no search.
 class SlotRing {
  public:
   explicit SlotRing(int64_t window)
@@ -83,9 +83,8 @@ class Border {
   at::Tensor receive(const Action& action, const TensorSpec& spec, int64_t samples) {
     const Fingerprint expected = border_fingerprint(spec, samples);
     const bool is_forward = action.kind == ActionKind::kReceiveForward;
-    const MessageTag tag =
-        tag_of(is_forward ? ActionKind::kSendForward : ActionKind::kSendBackward,
-               is_forward ? action.stage - 1 : action.stage + 1, action.first);
+    const MessageTag tag = tag_of(is_forward ? ActionKind::kSendForward : ActionKind::kSendBackward,
+                                  is_forward ? action.stage - 1 : action.stage + 1, action.first);
     const double start_s = monotonic_s();
     Transfer transfer;
     at::Tensor tensor = communicator_.receive(action.peer, tag, &expected, &transfer);
@@ -206,8 +205,8 @@ class Worker::Training final : public ActionHandler {
       if (stage.is_first()) {
         slot.input = std::move(batch.input);
       }
-      at::Tensor output = stage.forward(context_, slot.input, weights(action), batch.target,
-                                        slot.stash, sums);
+      at::Tensor output =
+          stage.forward(context_, slot.input, weights(action), batch.target, slot.stash, sums);
       if (!stage.is_last()) {
         slot.output = std::move(output);
       }
@@ -256,8 +255,7 @@ class Worker::Training final : public ActionHandler {
     worker_.optimizer_.update(current, target, worker_.gradient_, samples);
     worker_.versions_.made(version);
     if (segment_.observer != nullptr) {
-      segment_.observer->after_update(setup.stage, setup.replica, step,
-                                      worker_.versions_.newest());
+      segment_.observer->after_update(setup.stage, setup.replica, step, worker_.versions_.newest());
     }
   }
 

@@ -1,7 +1,9 @@
-// Worker: executes a lowered schedule on one rank. Holds the stage's weights in all live versions, the stashes of
-// microbatches in flight, gradients and optimizer state; decides nothing about order or versions.
+// Worker: executes a lowered schedule on one rank. Holds the stage's weights in all live versions,
+// the stashes of microbatches in flight, gradients and optimizer state; decides nothing about order
+// or versions.
 //
-// One object a rank, used from one thread at a time; segments (an epoch, an evaluation) run one after another.
+// One object a rank, used from one thread at a time; segments (an epoch, an evaluation) run one
+// after another.
 #pragma once
 
 #include <memory>
@@ -28,7 +30,8 @@ namespace millrace {
 class UpdateObserver {
  public:
   virtual ~UpdateObserver() = default;
-  // `gradient_sum` is what the update is about to divide by `samples`; `before` the weights it is added to.
+  // `gradient_sum` is what the update is about to divide by `samples`; `before` the weights it is
+  // added to.
   virtual void before_update(int stage, int replica, int64_t step, const at::Tensor& gradient_sum,
                              double samples, const at::Tensor& before) = 0;
   virtual void after_update(int stage, int replica, int64_t step, const at::Tensor& after) = 0;
@@ -40,18 +43,20 @@ struct WorkerSetup {
   int last_layer = 0;
   int stage = 0;
   int replica = 0;
-  std::vector<int> replicas;     // world ranks of this stage
+  std::vector<int> replicas;  // world ranks of this stage
   std::string rule = "bsp";
   SgdConfig optimizer;
   uint64_t seed = 1;
   at::ScalarType dtype = at::kFloat;
   double trace_origin_s = 0;
   std::size_t max_trace_events = 200000;
-  // Deliberate faults of `verify --break`: an extra division of every gradient by the update's samples.
+  // Deliberate faults of `verify --break`: an extra division of every gradient by the update's
+  // samples.
   bool divide_twice = false;
 };
 
-// What a segment of training needs besides the schedule. Pointers outlive the segment; observer may be null.
+// What a segment of training needs besides the schedule. Pointers outlive the segment; observer may
+// be null.
 struct TrainSegment {
   const LoweredSchedule* lowered = nullptr;
   const Feed* feed = nullptr;
@@ -67,15 +72,17 @@ class Worker {
   Worker(const WorkerSetup& setup, Communicator& communicator);
   ~Worker();
 
-  // Runs the rank's actions; returns the number of steps done. Errors carry rank, stage, microbatch, action.
+  // Runs the rank's actions; returns the number of steps done. Errors carry rank, stage,
+  // microbatch, action.
   int64_t train(const TrainSegment& segment);
 
-  // Forward-only over microbatches 0..num_microbatches-1 of the feed; sums of the last stage's rank, zeros elsewhere.
+  // Forward-only over microbatches 0..num_microbatches-1 of the feed; sums of the last stage's
+  // rank, zeros elsewhere.
   LossSums evaluate(const LoweredSchedule& lowered, const Feed& feed);
 
   const Stage& stage() const;
-  at::Tensor& weights();     // newest, flat
-  at::Tensor& velocity();    // flat, undefined without momentum
+  at::Tensor& weights();   // newest, flat
+  at::Tensor& velocity();  // flat, undefined without momentum
   const Recorder& recorder() const;
   int peak_weight_versions() const;
 
@@ -87,7 +94,7 @@ class Worker {
   Stage stage_;
   WeightVersions versions_;
   Sgd optimizer_;
-  at::Tensor gradient_;       // flat sums
+  at::Tensor gradient_;  // flat sums
   WeightViews gradient_views_;
   std::unique_ptr<Exchange> exchange_;  // null for a single replica
   Recorder recorder_;

@@ -34,8 +34,8 @@ TensorEntry entry_of(const NamedTensor& item) {
           crc32_of(tensor.data_ptr(), tensor.nbytes())};
 }
 
-// A checkpoint of this very step can be there already after a resume. Then the two folders swap names in one step, so
-// that `latest` never names a folder that is not there.
+// A checkpoint of this very step can be there already after a resume. Then the two folders swap
+// names in one step, so that `latest` never names a folder that is not there.
 void put_in_place(const fs::path& aside, const fs::path& target) {
   std::error_code ignored;
   if (!fs::exists(target, ignored)) {
@@ -111,12 +111,12 @@ LoadedCheckpoint read_checkpoint(const std::string& path) {
     checkpoint.tensors[i].layer = entries[i].layer;
     const TensorEntry found = entry_of(checkpoint.tensors[i]);
     if (found != entries[i]) {
-      throw Error(ErrorCode::kBadFile,
-                  fmt::format("tensor {}: expected {} {} with checksum {:08x}, found {} {} with "
-                              "{:08x}; the file is damaged, use another checkpoint",
-                              entries[i].name, entries[i].dtype, fmt::join(entries[i].shape, "x"),
-                              entries[i].crc32, found.dtype, fmt::join(found.shape, "x"),
-                              found.crc32))
+      throw Error(
+          ErrorCode::kBadFile,
+          fmt::format("tensor {}: expected {} {} with checksum {:08x}, found {} {} with "
+                      "{:08x}; the file is damaged, use another checkpoint",
+                      entries[i].name, entries[i].dtype, fmt::join(entries[i].shape, "x"),
+                      entries[i].crc32, found.dtype, fmt::join(found.shape, "x"), found.crc32))
           .in_file(payload_file);
     }
   }
@@ -139,9 +139,10 @@ void load_into(const LoadedCheckpoint& checkpoint, Session& session) {
     }
   }
   if (!missing.empty() || !extra.empty()) {
-    throw Error(ErrorCode::kBadFile,
-                fmt::format("the checkpoint does not fit this run: it lacks [{}] and has besides [{}]",
-                            fmt::join(missing, ", "), fmt::join(extra, ", ")));
+    throw Error(
+        ErrorCode::kBadFile,
+        fmt::format("the checkpoint does not fit this run: it lacks [{}] and has besides [{}]",
+                    fmt::join(missing, ", "), fmt::join(extra, ", ")));
   }
 }
 

@@ -55,7 +55,8 @@ StepFacts WholeBatchOracle::step(const std::vector<at::Tensor>& weights, const D
   return facts;
 }
 
-DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan, const TrainConfig& config) {
+DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan,
+                                   const TrainConfig& config) {
   for (const auto& [first, last] : stage_ranges(plan)) {
     Stage stage(model, first, last);
     Sgd optimizer(sgd_config(config), stage.flat_elements(), model.input.dtype);
@@ -67,8 +68,7 @@ DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan, const T
 
 StepFacts DelayedSgdOracle::step(const Dataset& dataset, const int64_t* indices, int64_t count) {
   const auto num_stages = static_cast<int64_t>(parts_.size());
-  const Batch batch =
-      dataset.get(indices, count, parts_.front().versions.front().scalar_type());
+  const Batch batch = dataset.get(indices, count, parts_.front().versions.front().scalar_type());
   const LayerContext context{.training = true};
   std::vector<WeightViews> views;
   std::vector<Stash> stashes(parts_.size());

@@ -1,5 +1,6 @@
-// Oracles: what training must compute, in one thread, from closed forms. They share the layers' arithmetic with the
-// runtime and nothing else: no schedule, no lowering, no annotation of versions.
+// Oracles: what training must compute, in one thread, from closed forms. They share the layers'
+// arithmetic with the runtime and nothing else: no schedule, no lowering, no annotation of
+// versions.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +30,14 @@ struct ParameterName {
   std::string parameter;
 };
 
-// Whole batches through the whole model: any schedule with a flush, any replicas and microbatches, must agree.
+// Whole batches through the whole model: any schedule with a flush, any replicas and microbatches,
+// must agree.
 class WholeBatchOracle {
  public:
   WholeBatchOracle(const Model& model, const TrainConfig& config);
 
-  // One step on these samples, started from `weights` (in model order); momentum is the oracle's own.
+  // One step on these samples, started from `weights` (in model order); momentum is the oracle's
+  // own.
   StepFacts step(const std::vector<at::Tensor>& weights, const Dataset& dataset,
                  const int64_t* indices, int64_t count);
 
@@ -43,8 +46,9 @@ class WholeBatchOracle {
   Sgd optimizer_;
 };
 
-// Delayed SGD on a straight pipeline of S stages: minibatch b runs forward and backward of stage s on version max(0, b-(S-1-s)),
-// and its gradient makes version b+1 from version b. PipeDream, SOSP'19, section 3.3. Keeps every version: memory grows with steps.
+// Delayed SGD on a straight pipeline of S stages: minibatch b runs forward and backward of stage s
+// on version max(0, b-(S-1-s)), and its gradient makes version b+1 from version b. PipeDream,
+// SOSP'19, section 3.3. Keeps every version: memory grows with steps.
 class DelayedSgdOracle {
  public:
   DelayedSgdOracle(const Model& model, const Plan& plan, const TrainConfig& config);

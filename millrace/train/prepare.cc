@@ -145,8 +145,8 @@ class Preparation {
     }
     const std::string file =
         cache_file(fmt::format("cluster {} workers {}", machine_, parallel().workers));
-    const bool cached = from_cache(
-        file, [&](const Document& document) { job_.cluster = cluster_from(document); });
+    const bool cached =
+        from_cache(file, [&](const Document& document) { job_.cluster = cluster_from(document); });
     if (!cached) {
       note(fmt::format("measuring hand-over and reduction between {} workers", parallel().workers));
       job_.cluster = measure_cluster(parallel().workers, machine_);
@@ -156,10 +156,10 @@ class Preparation {
 
   Profile profile_for(int64_t samples, int busy_ranks) {
     const std::string options = to_json(job_.config.model.options, -1);
-    const std::string file = cache_file(fmt::format(
-        "profile {} {:08x} {} {:08x} {} {} samples {} busy {}", job_.model.name,
-        crc32_of(options.data(), options.size()), job_.config.data.name,
-        data_key(), train().dtype, machine_, samples, busy_ranks));
+    const std::string file = cache_file(
+        fmt::format("profile {} {:08x} {} {:08x} {} {} samples {} busy {}", job_.model.name,
+                    crc32_of(options.data(), options.size()), job_.config.data.name, data_key(),
+                    train().dtype, machine_, samples, busy_ranks));
     Profile profile;
     const bool cached = from_cache(file, [&](const Document& document) {
       profile = profile_from(document);
@@ -172,11 +172,12 @@ class Preparation {
       }
     });
     if (cached) {
-      note(fmt::format("profile of {} at {} samples: cached in {}", job_.model.name, samples, file));
+      note(
+          fmt::format("profile of {} at {} samples: cached in {}", job_.model.name, samples, file));
       return profile;
     }
-    const std::string what =
-        fmt::format("profiling {} at {} samples, {} busy workers", job_.model.name, samples, busy_ranks);
+    const std::string what = fmt::format("profiling {} at {} samples, {} busy workers",
+                                         job_.model.name, samples, busy_ranks);
     note(what);
     ProfileRequest request;
     request.model = &job_.model;
@@ -212,8 +213,8 @@ class Preparation {
     const Profile whole = profile_for(samples_per_part(1), parallel().workers);
     // A planner weighs minibatches; the profile is of one microbatch.
     Profile minibatch = whole;
-    scale(minibatch, static_cast<double>(train().batch) /
-                         static_cast<double>(whole.samples_per_microbatch));
+    scale(minibatch,
+          static_cast<double>(train().batch) / static_cast<double>(whole.samples_per_microbatch));
     PlanRequest request{.profile = minibatch,
                         .cluster = job_.cluster,
                         .workers = parallel().workers,
@@ -233,21 +234,21 @@ class Preparation {
       job_.plan.minibatch_s = pipedream_minibatch_s(job_.plan, minibatch, job_.cluster);
     }
     const auto replicas = static_cast<int64_t>(job_.plan.stages.front().ranks.size());
-    check_batch(train().batch, parallel().microbatch_size
-                                   ? std::optional<int64_t>(*parallel().microbatch_size)
-                                   : std::nullopt,
+    check_batch(train().batch,
+                parallel().microbatch_size ? std::optional<int64_t>(*parallel().microbatch_size)
+                                           : std::nullopt,
                 parallel().microbatches, replicas);
     job_.profile = replicas == 1 && job_.plan.num_used_ranks() == parallel().workers
                        ? whole
                        : profile_for(samples_per_part(replicas), job_.plan.num_used_ranks());
-    job_.predicted = simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch,
-                                   parallel().policy);
+    job_.predicted =
+        simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch, parallel().policy);
     job_.plan.memory.clear();
     for (const RankSimulation& rank : job_.predicted.ranks) {
       job_.plan.memory.push_back(rank.memory);
     }
-    job_.alternatives.push_back({"this plan", describe(job_.plan), job_.predicted.step_s,
-                                 job_.plan.minibatch_s});
+    job_.alternatives.push_back(
+        {"this plan", describe(job_.plan), job_.predicted.step_s, job_.plan.minibatch_s});
     add_alternatives(request, whole);
   }
 
@@ -277,18 +278,16 @@ class Preparation {
     for (const Choice& choice : choices) {
       Plan plan = make_plan(choice.planner, free);
       apply_config(plan);
-      const bool replicated = std::any_of(plan.stages.begin(), plan.stages.end(), [](const PlanStage& s) {
-        return s.ranks.size() > 1;
-      });
+      const bool replicated = std::any_of(plan.stages.begin(), plan.stages.end(),
+                                          [](const PlanStage& s) { return s.ranks.size() > 1; });
       // What the schedule of this run cannot execute is compared by a flush schedule.
       if (replicated) {
         plan.schedule = "1f1b";
       }
       double predicted_s = 0;
       const bool equal_replicas = std::all_of(
-          plan.stages.begin(), plan.stages.end(), [&](const PlanStage& s) {
-            return s.ranks.size() == plan.stages.front().ranks.size();
-          });
+          plan.stages.begin(), plan.stages.end(),
+          [&](const PlanStage& s) { return s.ranks.size() == plan.stages.front().ranks.size(); });
       if (equal_replicas) {
         // Without its own policy: the alternative may run under another schedule.
         predicted_s = simulate_plan(plan, whole, job_.cluster, train().batch).step_s;
@@ -358,11 +357,11 @@ std::string describe(const Job& job) {
   TextTable alternatives({"predicted", "step", "samples/s", "formula", "stages"});
   for (const Alternative& row : job.alternatives) {
     const bool simulated = row.predicted_s > 0;
-    alternatives.row(
-        {row.name, simulated ? format_seconds(row.predicted_s) : "-",
-         simulated ? fmt::format("{:.0f}", static_cast<double>(config.train.batch) / row.predicted_s)
-                   : "-",
-         format_seconds(row.objective_s), row.plan});
+    alternatives.row({row.name, simulated ? format_seconds(row.predicted_s) : "-",
+                      simulated ? fmt::format("{:.0f}", static_cast<double>(config.train.batch) /
+                                                            row.predicted_s)
+                                : "-",
+                      format_seconds(row.objective_s), row.plan});
   }
   text += alternatives.str() + "\n";
   TextTable memory({"memory", "weights", "gradients", "optimizer", "stash", "borders", "total"});

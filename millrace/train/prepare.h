@@ -1,5 +1,6 @@
-// Prepare: from a checked run.toml to everything a run needs: data, model, cluster, profile, plan and its prediction. The
-// prediction comes from a profile and a cluster that no step of the run has touched.
+// Prepare: from a checked run.toml to everything a run needs: data, model, cluster, profile, plan
+// and its prediction. The prediction comes from a profile and a cluster that no step of the run has
+// touched.
 #pragma once
 
 #include <functional>
@@ -27,10 +28,10 @@ struct PrepareOptions {
 
 // One row of the table that shows what was considered.
 struct Alternative {
-  std::string name;       // "this plan", "planner's free choice", "data parallel", "one worker"
-  std::string plan;       // in words
-  double predicted_s = 0; // simulated step
-  double objective_s = 0; // the planner's formula
+  std::string name;        // "this plan", "planner's free choice", "data parallel", "one worker"
+  std::string plan;        // in words
+  double predicted_s = 0;  // simulated step
+  double objective_s = 0;  // the planner's formula
 };
 
 struct Job {
@@ -38,7 +39,7 @@ struct Job {
   DataSplits data;
   Model model;
   Cluster cluster;
-  Profile profile;         // of the microbatch part that a replica computes at a time
+  Profile profile;  // of the microbatch part that a replica computes at a time
   Plan plan;
   Simulation predicted;
   std::vector<Alternative> alternatives;
@@ -51,7 +52,8 @@ void load_data_and_model(const RunConfig& config, Job& job);
 // The whole preparation. Every refusal comes before the first measurement where it can.
 Job prepare(const RunConfig& config, const PrepareOptions& options);
 
-// "batch 128 = 1 microbatch x 1 replica x 128 samples"; the plan; the table of alternatives; memory per rank; notes.
+// "batch 128 = 1 microbatch x 1 replica x 128 samples"; the plan; the table of alternatives; memory
+// per rank; notes.
 std::string describe(const Job& job);
 
 }  // namespace millrace

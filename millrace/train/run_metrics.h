@@ -1,4 +1,5 @@
-// RunMetrics: the metrics.jsonl of a run folder: one JSON object a line, the same lines that `train --json` prints.
+// RunMetrics: the metrics.jsonl of a run folder: one JSON object a line, the same lines that `train
+// --json` prints.
 #pragma once
 
 #include <fstream>
@@ -15,7 +16,8 @@ Value to_value(const EvalEvent& event);
 Value to_value(const CheckpointEvent& event);
 Value to_value(const DoneEvent& event);
 
-// Appends to `path`; lines are flushed at least once a second and at each event that is not a step. Throws kNoSpace or kBadFile.
+// Appends to `path`; lines are flushed at least once a second and at each event that is not a step.
+// Throws kNoSpace or kBadFile.
 class RunMetrics final : public EventSink {
  public:
   explicit RunMetrics(std::string path);

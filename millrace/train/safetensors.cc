@@ -95,7 +95,8 @@ std::vector<NamedTensor> decode_safetensors(const std::string& content, const st
     const int64_t bytes = elements * (dtype == "F32" ? 4 : 8);
     if (offsets.size() != 2 || offsets[0] != expected_begin || offsets[1] - offsets[0] != bytes ||
         offsets[1] > static_cast<int64_t>(payload.size())) {
-      throw bad(name + ": byte range does not follow the tensor before it or does not fit its shape");
+      throw bad(name +
+                ": byte range does not follow the tensor before it or does not fit its shape");
     }
     expected_begin = offsets[1];
     at::Tensor tensor = at::empty(shape, dtype == "F32" ? at::kFloat : at::kDouble);

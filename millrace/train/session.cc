@@ -16,8 +16,8 @@
 namespace millrace {
 namespace {
 
-// Microbatches of an evaluation that run between two joins: long enough to fill the pipeline, short enough that a
-// fast first stage does not pile up activations before a slow one.
+// Microbatches of an evaluation that run between two joins: long enough to fill the pipeline, short
+// enough that a fast first stage does not pile up activations before a slow one.
 constexpr int64_t kEvaluationWindow = 16;
 constexpr double kPollS = 0.1;
 
@@ -55,8 +55,8 @@ Session::Session(const SessionSetup& setup)
     worker.first_layer = ranges[static_cast<std::size_t>(stage)].first;
     worker.last_layer = ranges[static_cast<std::size_t>(stage)].second;
     worker.stage = stage;
-    worker.replica = static_cast<int>(std::find(replicas.begin(), replicas.end(), rank) -
-                                      replicas.begin());
+    worker.replica =
+        static_cast<int>(std::find(replicas.begin(), replicas.end(), rank) - replicas.begin());
     worker.replicas = replicas;
     worker.rule = setup_.plan.rule;
     worker.optimizer = {.lr = setup_.train.lr,
@@ -75,14 +75,17 @@ Session::Session(const SessionSetup& setup)
 Session::~Session() = default;
 
 void Session::run(const std::function<void(int)>& work) {
-  run_ranks(ranks_, [this](const Error& cause) { world_->abort(cause); }, work);
+  run_ranks(
+      ranks_, [this](const Error& cause) { world_->abort(cause); }, work);
 }
 
 int Session::num_replicas() const {
   return static_cast<int>(setup_.plan.stages.front().ranks.size());
 }
 
-const Worker& Session::worker(int rank) const { return *workers_.at(static_cast<std::size_t>(rank)); }
+const Worker& Session::worker(int rank) const {
+  return *workers_.at(static_cast<std::size_t>(rank));
+}
 
 int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t epoch,
                        int64_t first_step, int64_t num_steps, const StepHooks& hooks,
@@ -91,10 +94,9 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
     return 0;
   }
   const Plan& plan = setup_.plan;
-  const Schedule schedule =
-      make_schedule(plan.schedule,
-                    {.num_ranks = plan.num_stages(), .num_microbatches = plan.microbatches},
-                    setup_.policy);
+  const Schedule schedule = make_schedule(
+      plan.schedule, {.num_ranks = plan.num_stages(), .num_microbatches = plan.microbatches},
+      setup_.policy);
   validate(schedule);
   const LoweredSchedule lowered = lower(schedule, plan, schedule.flush ? 1 : num_steps);
   const Feed feed(dataset, order.epoch(epoch), setup_.train.batch, first_step, plan.microbatches,
@@ -146,7 +148,8 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   try {
     serve();
   } catch (...) {
-    // A listener failed (a full disk, say): the ranks stop at the next step, then the failure goes on.
+    // A listener failed (a full disk, say): the ranks stop at the next step, then the failure goes
+    // on.
     hook_failure = std::current_exception();
     gate.request_stop();
   }
@@ -232,7 +235,8 @@ bool Session::load(const std::string& name, const at::Tensor& value) {
       }
       if (!value.sizes().equals(tensor.tensor.sizes()) ||
           value.scalar_type() != tensor.tensor.scalar_type()) {
-        throw Error(ErrorCode::kBadFile, "tensor " + name + " has another shape or dtype than this model's");
+        throw Error(ErrorCode::kBadFile,
+                    "tensor " + name + " has another shape or dtype than this model's");
       }
       tensor.tensor.copy_(value);
       found = true;

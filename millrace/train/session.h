@@ -1,6 +1,7 @@
 // Session: a model spread over the ranks of this process, trained and evaluated segment by segment.
 //
-// Used from one thread; the ranks run on threads of their own inside the calls and are joined before a call returns.
+// Used from one thread; the ranks run on threads of their own inside the calls and are joined
+// before a call returns.
 #pragma once
 
 #include <functional>
@@ -22,10 +23,10 @@ namespace millrace {
 struct SessionSetup {
   const Model* model = nullptr;  // outlives the session
   Plan plan;
-  std::string policy;            // empty: the schedule's own
+  std::string policy;  // empty: the schedule's own
   TrainConfig train;
-  double timeout_s = 60;         // deadline of every wait on another rank
-  bool divide_twice = false;     // `verify --break scale`
+  double timeout_s = 60;      // deadline of every wait on another rank
+  bool divide_twice = false;  // `verify --break scale`
 };
 
 // One parameter or optimizer tensor by its lasting name: "conv1.weight", "conv1.weight/velocity".
@@ -46,8 +47,9 @@ class Session {
   explicit Session(const SessionSetup& setup);
   ~Session();
 
-  // Trains steps [first_step, first_step + num_steps) of an epoch's order and drains. Returns the steps done: fewer
-  // when a stop was requested. Throws the first cause when a rank fails; the session is unusable afterwards.
+  // Trains steps [first_step, first_step + num_steps) of an epoch's order and drains. Returns the
+  // steps done: fewer when a stop was requested. Throws the first cause when a rank fails; the
+  // session is unusable afterwards.
   int64_t train(const Dataset& dataset, const SampleOrder& order, int64_t epoch, int64_t first_step,
                 int64_t num_steps, const StepHooks& hooks, UpdateObserver* observer = nullptr);
 
@@ -57,7 +59,8 @@ class Session {
 
   // All weights (and velocities) in model order, from replica 0 of each stage.
   std::vector<NamedTensor> state();
-  // Copies one tensor into every replica; false when no stage knows the name. Shape and dtype must fit.
+  // Copies one tensor into every replica; false when no stage knows the name. Shape and dtype must
+  // fit.
   bool load(const std::string& name, const at::Tensor& value);
 
   Trace trace() const;  // of everything trained so far
@@ -69,7 +72,7 @@ class Session {
 
   SessionSetup setup_;
   std::unique_ptr<InprocWorld> world_;
-  std::vector<int> ranks_;  // used ones
+  std::vector<int> ranks_;                                    // used ones
   std::vector<std::unique_ptr<Communicator>> communicators_;  // by rank; null when idle
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<int64_t> segment_starts_;

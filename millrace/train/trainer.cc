@@ -140,20 +140,21 @@ class Run {
     event.samples = sums.samples;
     event.samples_per_s = speed_.samples_per_s();
     event.lr = job_.config.train.lr;
-    const double samples_left = static_cast<double>(total_steps_ - step) *
-                                static_cast<double>(job_.config.train.batch);
+    const double samples_left =
+        static_cast<double>(total_steps_ - step) * static_cast<double>(job_.config.train.batch);
     event.time_left_s = event.samples_per_s > 0 ? samples_left / event.samples_per_s : 0;
     options_.sink->on_step(event);
     if (!std::isfinite(event.loss) && !warned_) {
       warned_ = true;
-      options_.sink->on_note(fmt::format(
-          "the loss is {} at step {}: training has diverged; a smaller lr helps", event.loss, step));
+      options_.sink->on_note(
+          fmt::format("the loss is {} at step {}: training has diverged; a smaller lr helps",
+                      event.loss, step));
     }
   }
 
   void evaluate() {
-    const LossSums sums = session_.evaluate(*job_.data.test, job_.config.train.batch,
-                                            [this] { return stopped(); });
+    const LossSums sums =
+        session_.evaluate(*job_.data.test, job_.config.train.batch, [this] { return stopped(); });
     if (sums.samples != job_.data.test->size()) {
       return;  // a stop came in between: no figure over a part of the set
     }
@@ -190,10 +191,11 @@ class Run {
     const CheckpointManifest& manifest = checkpoint.manifest;
     const auto same = [&](const char* what, const auto& saved, const auto& own) {
       if (saved != own) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    fmt::format("the checkpoint was made with {} = {}, this run has {}; resume with "
-                                "the same, or start a new run",
-                                what, saved, own))
+        throw Error(
+            ErrorCode::kInvalidArgument,
+            fmt::format("the checkpoint was made with {} = {}, this run has {}; resume with "
+                        "the same, or start a new run",
+                        what, saved, own))
             .in_file(path);
       }
     };
@@ -231,8 +233,6 @@ class Run {
 
 }  // namespace
 
-TrainResult train(const Job& job, const TrainOptions& options) {
-  return Run(job, options).run();
-}
+TrainResult train(const Job& job, const TrainOptions& options) { return Run(job, options).run(); }
 
 }  // namespace millrace

@@ -1,4 +1,5 @@
-// Trainer: a whole run: epochs, evaluation, checkpoints, the run folder's metrics. Tells an EventSink what happens.
+// Trainer: a whole run: epochs, evaluation, checkpoints, the run folder's metrics. Tells an
+// EventSink what happens.
 #pragma once
 
 #include <functional>
@@ -12,10 +13,10 @@
 namespace millrace {
 
 struct TrainOptions {
-  std::string run_dir;                    // exists; checkpoints go below it
-  std::optional<std::string> resume;      // a checkpoint, a checkpoints folder or a run folder
-  EventSink* sink = nullptr;              // not null
-  std::function<bool()> stop_requested;   // Ctrl-C; polled from the calling thread
+  std::string run_dir;                   // exists; checkpoints go below it
+  std::optional<std::string> resume;     // a checkpoint, a checkpoints folder or a run folder
+  EventSink* sink = nullptr;             // not null
+  std::function<bool()> stop_requested;  // Ctrl-C; polled from the calling thread
 };
 
 struct TrainResult {
@@ -23,8 +24,9 @@ struct TrainResult {
   DoneEvent done;
 };
 
-// Runs to the end, or to the first stop request: then the pipeline drains, a checkpoint is written, and done.interrupted
-// is true. Evaluates on the whole test set as [train] says. Throws the first cause when a rank fails.
+// Runs to the end, or to the first stop request: then the pipeline drains, a checkpoint is written,
+// and done.interrupted is true. Evaluates on the whole test set as [train] says. Throws the first
+// cause when a rank fails.
 TrainResult train(const Job& job, const TrainOptions& options);
 
 }  // namespace millrace

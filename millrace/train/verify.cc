@@ -109,8 +109,8 @@ int weighted_layers(const Model& model, int first, int last) {
   return count;
 }
 
-// Backward weights matter only where a gradient passes through one layer's weights to another layer's: a stage before the last
-// that holds at least two layers with weights.
+// Backward weights matter only where a gradient passes through one layer's weights to another
+// layer's: a stage before the last that holds at least two layers with weights.
 bool stash_matters(const Model& model, const Plan& plan) {
   const auto ranges = stage_ranges(plan);
   for (std::size_t s = 0; s + 1 < ranges.size(); ++s) {
@@ -121,8 +121,8 @@ bool stash_matters(const Model& model, const Plan& plan) {
   return false;
 }
 
-// Moves the first cut back until stage 0 holds two layers with weights, every later stage keeping at least one
-// layer. False when the model is too short.
+// Moves the first cut back until stage 0 holds two layers with weights, every later stage keeping
+// at least one layer. False when the model is too short.
 bool recut_so_that_stash_matters(const Model& model, Plan& plan) {
   const std::vector<std::string> names = model.layer_names();
   const auto num_layers = static_cast<int>(names.size());
@@ -162,7 +162,8 @@ class Verification {
     result_.steps = std::min(options_.steps, steps_per_epoch);
     first_step_ = steps_per_epoch - result_.steps;
     train();
-    // Compared on a thread of its own, so that the caller's number of intra-op threads stays as it is.
+    // Compared on a thread of its own, so that the caller's number of intra-op threads stays as it
+    // is.
     std::thread([&] {
       at::set_num_threads(1);
       if (schedule.flush) {
@@ -180,32 +181,36 @@ class Verification {
     policy_ = job_.config.parallel.policy;
     if (options_.fault == Break::kStash) {
       if (schedule.policy != "stash" || job_.plan.num_stages() < 2) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    "--break stash needs weight stashing to break: schedule \"pipedream\" with at least "
-                    "two stages; this run has schedule \"" +
-                        schedule.name + "\" with " + std::to_string(job_.plan.num_stages()) +
-                        " stage(s) and policy " + schedule.policy);
+        throw Error(
+            ErrorCode::kInvalidArgument,
+            "--break stash needs weight stashing to break: schedule \"pipedream\" with at least "
+            "two stages; this run has schedule \"" +
+                schedule.name + "\" with " + std::to_string(job_.plan.num_stages()) +
+                " stage(s) and policy " + schedule.policy);
       }
       if (!stash_matters(job_.model, job_.plan)) {
-        const bool recut =
-            !job_.config.parallel.plan_is_file() && recut_so_that_stash_matters(job_.model, job_.plan);
+        const bool recut = !job_.config.parallel.plan_is_file() &&
+                           recut_so_that_stash_matters(job_.model, job_.plan);
         if (!recut) {
-          throw Error(ErrorCode::kInvalidArgument,
-                      "--break stash cannot show here: no stage before the last holds two layers with "
-                      "weights, so no gradient depends on the backward's weights; use a plan whose "
-                      "first stage does");
+          throw Error(
+              ErrorCode::kInvalidArgument,
+              "--break stash cannot show here: no stage before the last holds two layers with "
+              "weights, so no gradient depends on the backward's weights; use a plan whose "
+              "first stage does");
         }
         result_.notes.push_back(
-            "the plan's stages before the last hold one layer with weights each, where stashing cannot matter; "
+            "the plan's stages before the last hold one layer with weights each, where stashing "
+            "cannot matter; "
             "verified with " +
             describe(job_.plan) + " instead");
       }
       policy_ = "latest";
     }
     if (options_.fault == Break::kScale && job_.config.train.batch == 1) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "--break scale divides gradients by the batch once more, which changes nothing for "
-                  "batch = 1; use a larger batch");
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "--break scale divides gradients by the batch once more, which changes nothing for "
+          "batch = 1; use a larger batch");
     }
   }
 
@@ -218,8 +223,8 @@ class Verification {
                      .divide_twice = options_.fault == Break::kScale});
     StepHooks hooks;
     hooks.on_step = [this](int64_t /*step*/, const LossSums& sums) { losses_.push_back(sums); };
-    const int64_t done = session.train(*job_.data.train, order_, 0, first_step_, result_.steps,
-                                       hooks, &recording_);
+    const int64_t done =
+        session.train(*job_.data.train, order_, 0, first_step_, result_.steps, hooks, &recording_);
     MILLRACE_CHECK(done == result_.steps, "the run did fewer steps than asked");
     for (int s = 0; s < job_.plan.num_stages(); ++s) {
       const int rank = job_.plan.stages[static_cast<std::size_t>(s)].ranks.front();
@@ -260,7 +265,8 @@ class Verification {
   }
 
   // Sample indices of a verified step.
-  std::pair<const int64_t*, int64_t> samples(const std::vector<int64_t>& epoch, int64_t step) const {
+  std::pair<const int64_t*, int64_t> samples(const std::vector<int64_t>& epoch,
+                                             int64_t step) const {
     return {epoch.data() + order_.step_begin(first_step_ + step),
             order_.step_size(first_step_ + step)};
   }
@@ -282,16 +288,17 @@ class Verification {
     }
   }
 
-  // Replicas of a stage must hold the same bits after every update, whatever the tolerance against the oracle.
+  // Replicas of a stage must hold the same bits after every update, whatever the tolerance against
+  // the oracle.
   void compare_replicas() {
     Comparison compare(result_, 0.0);
     for (const ReplicaFacts& other : replicas_) {
       const StepFacts& own = facts_[static_cast<std::size_t>(other.step)];
       for (std::size_t p = 0; p < names_.size(); ++p) {
-        compare.tensor(other.step, names_[p].stage, names_[p].layer,
-                       fmt::format("replica {}'s {} against replica 0's", other.replica,
-                                   names_[p].parameter),
-                       other.facts.weights[p], own.weights[p]);
+        compare.tensor(
+            other.step, names_[p].stage, names_[p].layer,
+            fmt::format("replica {}'s {} against replica 0's", other.replica, names_[p].parameter),
+            other.facts.weights[p], own.weights[p]);
       }
     }
   }
@@ -304,15 +311,16 @@ class Verification {
     Comparison compare(result_, kFlushTolerance);
     for (int64_t step = 0; step < result_.steps; ++step) {
       const auto [indices, count] = samples(epoch, step);
-      compare_step(compare, step,
-                   oracle.step(before_[static_cast<std::size_t>(step)], *job_.data.train, indices,
-                               count));
+      compare_step(
+          compare, step,
+          oracle.step(before_[static_cast<std::size_t>(step)], *job_.data.train, indices, count));
     }
     compare_replicas();
   }
 
   void compare_delayed() {
-    result_.oracle = "one thread, delayed SGD: stage s runs minibatch b on version max(0, b-(S-1-s))";
+    result_.oracle =
+        "one thread, delayed SGD: stage s runs minibatch b on version max(0, b-(S-1-s))";
     result_.tolerance = 0;
     DelayedSgdOracle oracle(job_.model, job_.plan, job_.config.train);
     const std::vector<int64_t> epoch = order_.epoch(0);
@@ -354,8 +362,9 @@ Break parse_break(const std::string& name) {
     return Break::kScale;
   }
   throw Error(ErrorCode::kInvalidArgument,
-              "--break " + name + ": expected `stash` (policy latest) or `scale` (gradients divided "
-                                  "once too often)");
+              "--break " + name +
+                  ": expected `stash` (policy latest) or `scale` (gradients divided "
+                  "once too often)");
 }
 
 VerifyResult verify(const RunConfig& config, const PrepareOptions& prepare_options,

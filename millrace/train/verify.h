@@ -1,5 +1,5 @@
-// Verify: runs some steps of a configuration on the real runtime in float64 and compares loss, every gradient and every weight with one
-// process. Says what differs first, and where.
+// Verify: runs some steps of a configuration on the real runtime in float64 and compares loss,
+// every gradient and every weight with one process. Says what differs first, and where.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ enum class Break {
 Break parse_break(const std::string& name);
 
 struct VerifyOptions {
-  int64_t steps = 8;  // the last ones of the first epoch, so that a smaller last batch is among them
+  int64_t steps =
+      8;  // the last ones of the first epoch, so that a smaller last batch is among them
   Break fault = Break::kNothing;
 };
 
@@ -36,16 +37,16 @@ struct Difference {
 struct VerifyResult {
   bool equal = false;
   int64_t steps = 0;
-  std::string oracle;      // in words
-  double tolerance = 0;    // 0: bit for bit
+  std::string oracle;                  // in words
+  double tolerance = 0;                // 0: bit for bit
   double max_relative_difference = 0;  // max|a-b| / max|b| over all tensors compared
   std::optional<Difference> first_difference;
-  int64_t compared = 0;    // tensors
+  int64_t compared = 0;  // tensors
   std::vector<std::string> notes;
 };
 
-// `config` is prepared by the caller's means (plan from a planner or a file), in float64 whatever its dtype. Throws
-// kInvalidArgument when the fault needs what the configuration lacks.
+// `config` is prepared by the caller's means (plan from a planner or a file), in float64 whatever
+// its dtype. Throws kInvalidArgument when the fault needs what the configuration lacks.
 VerifyResult verify(const RunConfig& config, const PrepareOptions& prepare_options,
                     const VerifyOptions& options);
 

@@ -2,7 +2,7 @@
 
 #include "millrace/profiler/measure_cluster.h"
 #include "millrace/profiler/profile_model.h"
-#include "tests/support/tiny.h"
+#include "tests/support/torch/tiny.h"
 
 namespace millrace {
 namespace {

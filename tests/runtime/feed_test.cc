@@ -7,7 +7,7 @@
 
 #include "millrace/core/run_config.h"
 #include "millrace/data/order.h"
-#include "tests/support/tiny.h"
+#include "tests/support/torch/tiny.h"
 
 namespace millrace {
 namespace {
@@ -24,7 +24,8 @@ std::vector<int64_t> ids(const Feed& feed, int64_t microbatch, int replica) {
   return result;
 }
 
-// Case C14: whatever the number of workers, an epoch is every sample once and each step the same set.
+// Case C14: whatever the number of workers, an epoch is every sample once and each step the same
+// set.
 TEST(Feed, StepsAreTheSameSetsForAnyNumberOfReplicasAndMicrobatches) {
   const testing::TensorData data = testing::count_to(100);
   const SampleOrder order(100, 8, 3);

@@ -16,16 +16,16 @@ TEST_P(SgdAgainstLibtorch, FollowsItsTrajectory) {
   const int64_t n = 37;
   at::Tensor mine = at::randn({n}, at::kDouble);
   at::Tensor theirs = mine.clone().set_requires_grad(true);
-  torch::optim::SGD reference({theirs}, torch::optim::SGDOptions(0.1)
-                                            .momentum(momentum)
-                                            .weight_decay(weight_decay));
+  torch::optim::SGD reference(
+      {theirs}, torch::optim::SGDOptions(0.1).momentum(momentum).weight_decay(weight_decay));
   Sgd sgd({.lr = 0.1, .momentum = momentum, .weight_decay = weight_decay}, n, at::kDouble);
   for (int step = 0; step < 20; ++step) {
     at::Tensor gradient_sum = at::randn({n}, at::kDouble);
     theirs.mutable_grad() = gradient_sum.div(8);
     reference.step();
     sgd.update(mine, mine, gradient_sum, 8);
-    EXPECT_EQ(gradient_sum.abs().max().item<double>(), 0) << "the sums are cleared for the next step";
+    EXPECT_EQ(gradient_sum.abs().max().item<double>(), 0)
+        << "the sums are cleared for the next step";
     const double difference = (mine - theirs.detach()).abs().max().item<double>();
     EXPECT_LE(difference, 1e-14 * theirs.detach().abs().max().item<double>() + 1e-15) << step;
   }

@@ -17,25 +17,28 @@ TEST(Team, FirstCauseIsWhatTheCallerSees) {
   InprocWorld world(3, 30);
   const double start_s = monotonic_s();
   try {
-    run_ranks({0, 1, 2}, [&](const Error& cause) { world.abort(cause); },
-              [&](int rank) {
-                const auto comm = world.communicator(rank);
-                if (rank == 1) {
-                  throw std::runtime_error("the device fell off");
-                }
-                comm->receive(1, {100, 0, 0}, nullptr, nullptr);  // never comes
-              });
+    run_ranks(
+        {0, 1, 2}, [&](const Error& cause) { world.abort(cause); },
+        [&](int rank) {
+          const auto comm = world.communicator(rank);
+          if (rank == 1) {
+            throw std::runtime_error("the device fell off");
+          }
+          comm->receive(1, {100, 0, 0}, nullptr, nullptr);  // never comes
+        });
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.rank(), 1);
-    EXPECT_NE(std::string(error.what()).find("the device fell off"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("the device fell off"), std::string::npos)
+        << error.what();
   }
   EXPECT_LT(monotonic_s() - start_s, 10) << "others were woken, not left to their deadline";
 }
 
 TEST(Team, OutOfMemoryIsSaidAsSuch) {
   try {
-    run_ranks({0}, [](const Error&) {}, [](int) { throw std::bad_alloc(); });
+    run_ranks(
+        {0}, [](const Error&) {}, [](int) { throw std::bad_alloc(); });
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);

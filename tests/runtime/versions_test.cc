@@ -4,13 +4,13 @@
 
 #include "millrace/schedule/lower.h"
 #include "millrace/schedule/registry.h"
-#include "tests/support/tiny.h"
+#include "tests/support/torch/tiny.h"
 
 namespace millrace {
 namespace {
 
-// Walks a rank's annotated list as the runtime does: each STEP writes its version's number into the weights, each read must
-// find the number of the version it names.
+// Walks a rank's annotated list as the runtime does: each STEP writes its version's number into the
+// weights, each read must find the number of the version it names.
 int walk(const ActionList& actions, WeightVersions& versions, bool repeats, int repeat_count) {
   versions.start(actions, repeats);
   int64_t base = 0;
@@ -49,7 +49,8 @@ TEST(WeightVersions, StashKeepsExactlyWhatIsStillRead) {
 TEST(WeightVersions, FlushWritesInPlace) {
   const Model model = testing::prod();
   const Stage stage(model, 0, 1);
-  const LoweredSchedule lowered = lower(make_schedule("1f1b", {.num_ranks = 3, .num_microbatches = 5}), 1);
+  const LoweredSchedule lowered =
+      lower(make_schedule("1f1b", {.num_ranks = 3, .num_microbatches = 5}), 1);
   WeightVersions versions(stage, at::zeros({stage.flat_elements()}, at::kDouble));
   const void* memory = versions.newest().data_ptr();
   EXPECT_EQ(walk(lowered.ranks[0], versions, true, 10), 1);

@@ -1,5 +1,5 @@
-// The cases that users of such systems hit, by their kind: gradient scale, small last parts, few microbatches, weight
-// versions, evaluation counts.
+// The cases that users of such systems hit, by their kind: gradient scale, small last parts, few
+// microbatches, weight versions, evaluation counts.
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "millrace/schedule/registry.h"
 #include "millrace/train/oracle.h"
 #include "millrace/train/session.h"
-#include "tests/support/tiny.h"
+#include "tests/support/torch/tiny.h"
 
 namespace millrace {
 namespace {
@@ -73,7 +73,8 @@ TEST(SmallLastParts, EveryPartWeighsByItsSamples) {
   }
 }
 
-// C04: 13 samples in batches of 5, 5, 3 over two epochs; also more parts than the last batch has samples.
+// C04: 13 samples in batches of 5, 5, 3 over two epochs; also more parts than the last batch has
+// samples.
 TEST(SmallLastParts, TheLastSmallerBatchIsUsedAndEqualsTheOracle) {
   const Model model = testing::mlp4();
   const testing::TensorData data = testing::mlp4_data(13);
@@ -96,14 +97,18 @@ TEST(SmallLastParts, TheLastSmallerBatchIsUsedAndEqualsTheOracle) {
         }
         for (int64_t epoch = 0; epoch < 2; ++epoch) {
           int64_t samples = 0;
-          EXPECT_EQ(session.train(data, order, epoch, 0, order.steps_per_epoch(),
-                                  {.on_step = [&](int64_t, const LossSums& sums) { samples += sums.samples; },
-                                   .stop_requested = {}}),
+          EXPECT_EQ(session.train(
+                        data, order, epoch, 0, order.steps_per_epoch(),
+                        {.on_step = [&](int64_t, const LossSums& sums) { samples += sums.samples; },
+                         .stop_requested = {}}),
                     3);
           EXPECT_EQ(samples, 13);
           const std::vector<int64_t> all = order.epoch(epoch);
           for (int64_t step = 0; step < 3; ++step) {
-            weights = oracle.step(weights, data, all.data() + order.step_begin(step), order.step_size(step)).weights;
+            weights =
+                oracle
+                    .step(weights, data, all.data() + order.step_begin(step), order.step_size(step))
+                    .weights;
           }
         }
         std::size_t p = 0;
@@ -158,7 +163,8 @@ TEST(FewMicrobatches, AnyNumberFromOneWorksOnFourStages) {
 // C05: three minibatches of x = 1 through a stage of a * b and one of w.
 class WeightVersionsOfProd : public ::testing::Test {
  protected:
-  std::map<std::string, at::Tensor> train(const std::vector<int>& stages, const std::string& policy) {
+  std::map<std::string, at::Tensor> train(const std::vector<int>& stages,
+                                          const std::string& policy) {
     const Model model = testing::prod();
     const testing::TensorData data(at::ones_like(at::zeros({3, 1}, at::kDouble)),
                                    at::zeros({3, 1}, at::kDouble));
@@ -228,7 +234,11 @@ TEST(WeightStashing, EqualsDelayedSgdBitForBitOn200Minibatches) {
 // C12: no layer vanishes in an uneven split.
 TEST(UnevenSplit, EveryParameterIsTrainedWhateverTheCut) {
   const Model model = testing::mlp4();
-  for (const std::vector<int>& stages : {std::vector<int>{7}, {4, 3}, {3, 2, 2}, {2, 2, 2, 1}, {2, 1, 1, 1, 1, 1},
+  for (const std::vector<int>& stages : {std::vector<int>{7},
+                                         {4, 3},
+                                         {3, 2, 2},
+                                         {2, 2, 2, 1},
+                                         {2, 1, 1, 1, 1, 1},
                                          {1, 1, 1, 1, 1, 1, 1}}) {
     Session session({.model = &model,
                      .plan = plan_of(model, stages, 1, "1f1b"),
@@ -250,8 +260,9 @@ TEST(Evaluation, CountsEverySampleOnceWhateverTheLayout) {
   at::Tensor x = at::zeros({21, 3}, at::kDouble);
   at::Tensor y = at::zeros({21}, at::kLong);
   for (int64_t i = 0; i < 21; ++i) {
-    x[i][i % 3] = 2.0;                                        // predicted class
-    y.data_ptr<int64_t>()[i] = i % 3 == 1 ? 1 : (i % 3 + 1) % 3;  // right only for class 1: 7 samples
+    x[i][i % 3] = 2.0;  // predicted class
+    y.data_ptr<int64_t>()[i] =
+        i % 3 == 1 ? 1 : (i % 3 + 1) % 3;  // right only for class 1: 7 samples
   }
   const testing::TensorData data(x, y, 3);
   Model model;
@@ -271,7 +282,8 @@ TEST(Evaluation, CountsEverySampleOnceWhateverTheLayout) {
         const LossSums sums = session.evaluate(data, batch);
         EXPECT_EQ(sums.samples, 21);
         EXPECT_EQ(sums.correct, 7);
-        EXPECT_NEAR(static_cast<double>(sums.correct) / static_cast<double>(sums.samples), 1.0 / 3, 1e-15);
+        EXPECT_NEAR(static_cast<double>(sums.correct) / static_cast<double>(sums.samples), 1.0 / 3,
+                    1e-15);
         const LossSums again = session.evaluate(data, 5);
         EXPECT_NEAR(again.loss, sums.loss, 1e-12);
       }

@@ -3,14 +3,13 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <filesystem>
 
 #include "millrace/base/file.h"
 #include "millrace/train/safetensors.h"
-#include "tests/support/tiny.h"
+#include "tests/support/torch/tiny.h"
 
 namespace millrace {
 namespace {
@@ -20,7 +19,8 @@ namespace fs = std::filesystem;
 class CheckpointOnDisk : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = (fs::temp_directory_path() / ("millrace-checkpoint-" + std::to_string(::getpid()))).string();
+    dir_ = (fs::temp_directory_path() / ("millrace-checkpoint-" + std::to_string(::getpid())))
+               .string();
     fs::remove_all(dir_);
   }
   void TearDown() override { fs::remove_all(dir_); }
@@ -67,7 +67,8 @@ TEST_F(CheckpointOnDisk, LatestFollowsTheNewestAndASecondSaveOfAStepReplacesIt) 
   EXPECT_TRUE(at::equal(read_checkpoint(second).tensors[0].tensor, newer[0].tensor));
   int entries = 0;
   for (const auto& entry : fs::directory_iterator(dir_)) {
-    EXPECT_NE(entry.path().filename().string()[0], '.') << "nothing half-written stays: " << entry.path();
+    EXPECT_NE(entry.path().filename().string()[0], '.')
+        << "nothing half-written stays: " << entry.path();
     ++entries;
   }
   EXPECT_EQ(entries, 3) << "two checkpoints and latest";
@@ -85,9 +86,11 @@ TEST_F(CheckpointOnDisk, AnyFlippedByteOfThePayloadIsANamedError) {
       read_checkpoint(path);
       FAIL() << "byte " << at << " of " << good.size() << " was flipped unnoticed";
     } catch (const Error& error) {
-      EXPECT_TRUE(error.code() == ErrorCode::kBadFile || error.code() == ErrorCode::kInvalidArgument)
+      EXPECT_TRUE(error.code() == ErrorCode::kBadFile ||
+                  error.code() == ErrorCode::kInvalidArgument)
           << error.what();
-      EXPECT_NE(std::string(error.what()).find("tensors.safetensors"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("tensors.safetensors"), std::string::npos)
+          << error.what();
     }
   }
 }

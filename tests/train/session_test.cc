@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "millrace/base/clock.h"
-#include "tests/support/tiny.h"
+#include "tests/support/torch/tiny.h"
 
 namespace millrace {
 namespace {
@@ -24,8 +24,8 @@ TrainConfig config_of(int64_t batch) {
   return config;
 }
 
-// A stop asked for in the middle of an epoch drains: all stages did the same steps, and the state equals that of
-// a run that was given just so many steps.
+// A stop asked for in the middle of an epoch drains: all stages did the same steps, and the state
+// equals that of a run that was given just so many steps.
 TEST(Stop, DrainsAndEqualsARunOfThatLength) {
   const Model model = testing::mlp4();
   const testing::TensorData data = testing::mlp4_data(400);
@@ -83,7 +83,8 @@ TEST(Failure, ALayerThatThrowsEndsTheRunWithItsPlaceAndCause) {
       FAIL() << "expected the layer's exception";
     } catch (const Error& error) {
       EXPECT_EQ(error.rank(), failing_stage) << error.what();
-      EXPECT_NE(std::string(error.what()).find("the fifth call fails"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("the fifth call fails"), std::string::npos)
+          << error.what();
     }
     EXPECT_LT(monotonic_s() - start_s, 10) << "nobody waited for its deadline";
   }
@@ -136,10 +137,12 @@ TEST(Failure, AListenerThatThrowsStopsTheRanks) {
                    .plan = plan_of(model, {3, 4}, 1, "pipedream"),
                    .policy = "",
                    .train = config_of(4)});
-  EXPECT_THROW(session.train(data, SampleOrder(400, 4, 1), 0, 0, 100,
-                             {.on_step = [](int64_t, const LossSums&) { throw std::runtime_error("disk full"); },
-                              .stop_requested = {}}),
-               std::runtime_error);
+  EXPECT_THROW(
+      session.train(
+          data, SampleOrder(400, 4, 1), 0, 0, 100,
+          {.on_step = [](int64_t, const LossSums&) { throw std::runtime_error("disk full"); },
+           .stop_requested = {}}),
+      std::runtime_error);
 }
 
 TEST(Trace, HoldsEveryActionInOrderWithCausesBeforeEffects) {

@@ -1,9 +1,9 @@
 #include "millrace/train/verify.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
-#include <unistd.h>
 
 #include "millrace/base/file.h"
 
@@ -43,8 +43,8 @@ TEST(Verify, SynchronousSchedulesAgreeWithOneProcess) {
     for (const auto& [stages, replicas, microbatches] :
          {std::tuple{1, 1, 1}, {2, 1, 1}, {3, 1, 4}, {4, 1, 2}, {1, 2, 3}, {2, 2, 5}}) {
       const VerifyResult result = run(config_of(schedule, stages, replicas, microbatches));
-      EXPECT_TRUE(result.equal) << schedule << " " << stages << " " << replicas << " " << microbatches
-                                << ": " << result.max_relative_difference;
+      EXPECT_TRUE(result.equal) << schedule << " " << stages << " " << replicas << " "
+                                << microbatches << ": " << result.max_relative_difference;
       EXPECT_EQ(result.steps, 6);
       EXPECT_LE(result.max_relative_difference, 1e-9);
       EXPECT_GT(result.compared, 6 * 10);
@@ -67,7 +67,8 @@ TEST(Verify, BrokenStashingIsCaughtAtTheFirstLayerThatDiffers) {
     EXPECT_FALSE(result.equal);
     ASSERT_TRUE(result.first_difference);
     EXPECT_EQ(result.first_difference->stage, 0);
-    EXPECT_EQ(result.first_difference->layer, "linear1") << "the layer below another one with weights";
+    EXPECT_EQ(result.first_difference->layer, "linear1")
+        << "the layer below another one with weights";
     EXPECT_EQ(result.first_difference->step, 1) << "the first backward after an update";
     EXPECT_NE(result.first_difference->what.find("gradient"), std::string::npos);
   }

@@ -67,9 +67,9 @@ int run_bench(const BenchArgs& args, Output& output) {
     }
   }
   const std::vector<std::string> names = {"throughput", "overhead", "prediction"};
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("no benchmark `{}`; there are {}{}", args.what,
-                                                       join(names, ", "),
-                                                       did_you_mean(args.what, names)));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("no benchmark `{}`; there are {}{}", args.what, join(names, ", "),
+                          did_you_mean(args.what, names)));
 }
 
 }  // namespace millrace::cli

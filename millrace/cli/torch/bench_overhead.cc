@@ -1,4 +1,5 @@
-// bench overhead: what the runtime itself costs: two stages that compute nothing, 64 microbatches, ranks of one process.
+// bench overhead: what the runtime itself costs: two stages that compute nothing, 64 microbatches,
+// ranks of one process.
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
@@ -22,8 +23,8 @@ class Nothing final : public Layer {
   const char* kind() const override { return "nothing"; }
   TensorSpec output(const TensorSpec& input) const override { return input; }
   std::vector<ParameterSpec> parameters() const override { return {}; }
-  at::Tensor forward(const LayerContext& /*context*/, const at::Tensor& input, const Tensors& /*weights*/,
-                     Tensors& /*saved*/) const override {
+  at::Tensor forward(const LayerContext& /*context*/, const at::Tensor& input,
+                     const Tensors& /*weights*/, Tensors& /*saved*/) const override {
     return input;
   }
   at::Tensor backward_input(const LayerContext& /*context*/, Tensors& /*saved*/,
@@ -51,12 +52,14 @@ class NoLoss final : public Loss {
 // Always the same two tensors, so that loading costs nothing either.
 class Empty final : public Dataset {
  public:
-  explicit Empty(int64_t samples) : samples_(samples), input_(at::zeros({1, 1})), target_(at::zeros({1}, at::kLong)) {}
+  explicit Empty(int64_t samples)
+      : samples_(samples), input_(at::zeros({1, 1})), target_(at::zeros({1}, at::kLong)) {}
   int64_t size() const override { return samples_; }
   TensorSpec input() const override { return {{1}, at::kFloat}; }
   TensorSpec target() const override { return {{}, at::kLong}; }
   int64_t num_classes() const override { return 1; }
-  Batch get(const int64_t* /*indices*/, int64_t /*count*/, at::ScalarType /*dtype*/) const override {
+  Batch get(const int64_t* /*indices*/, int64_t /*count*/,
+            at::ScalarType /*dtype*/) const override {
     return {input_, target_};
   }
 
@@ -91,7 +94,8 @@ void bench_overhead(const BenchArgs& args, Output& output, Value& answer) {
     plan.schedule = name;
     plan.microbatches = kMicrobatches;
     plan.stages = {{{"first"}, {0}}, {{"second"}, {1}}};
-    const Schedule schedule = make_schedule(name, {.num_ranks = 2, .num_microbatches = kMicrobatches});
+    const Schedule schedule =
+        make_schedule(name, {.num_ranks = 2, .num_microbatches = kMicrobatches});
     int64_t actions = 0;
     for (const ActionList& list : lower(schedule, plan, 1).ranks) {
       actions += static_cast<int64_t>(list.size());
@@ -120,7 +124,8 @@ void bench_overhead(const BenchArgs& args, Output& output, Value& answer) {
     rows.push(row);
   }
   output.text(table.str());
-  output.text("two empty stages, 64 microbatches, two threads: step time over all lowered actions\n");
+  output.text(
+      "two empty stages, 64 microbatches, two threads: step time over all lowered actions\n");
   answer.set("schedules", rows);
 }
 

@@ -1,4 +1,5 @@
-// bench prediction: profile and run in turn; the predicted step beside the measured one, every pair.
+// bench prediction: profile and run in turn; the predicted step beside the measured one, every
+// pair.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,18 +45,22 @@ std::string largest_residual(const Trace& predicted, const Trace& measured) {
 void bench_setting(const std::string& model, const Setting& setting, const BenchArgs& args,
                    Output& output, Value& rows) {
   PreparationSink sink(output);
-  TextTable table({fmt::format("{}, {}", model, setting.title), "predicted", "measured", "difference"});
+  TextTable table(
+      {fmt::format("{}, {}", model, setting.title), "predicted", "measured", "difference"});
   std::vector<double> differences;
   std::vector<double> measured_s;
   std::string residual;
   double worst = -1;
   Value pairs = Value::list();
   for (int repeat = 0; repeat < args.repeats; ++repeat) {
-    output.progress(fmt::format("{}, {}: pair {} of {}", model, setting.title, repeat + 1, args.repeats));
-    const Job job = prepare(bench_config(model, 2, setting.planner, setting.schedule, setting.stages),
-                            {.cache_dir = "", .fresh = true, .sink = nullptr});
+    output.progress(
+        fmt::format("{}, {}: pair {} of {}", model, setting.title, repeat + 1, args.repeats));
+    const Job job =
+        prepare(bench_config(model, 2, setting.planner, setting.schedule, setting.stages),
+                {.cache_dir = "", .fresh = true, .sink = nullptr});
     const SampleOrder order(job.data.train->size(), job.config.train.batch, 1);
-    Session session({.model = &job.model, .plan = job.plan, .policy = "", .train = job.config.train});
+    Session session(
+        {.model = &job.model, .plan = job.plan, .policy = "", .train = job.config.train});
     session.train(*job.data.train, order, 0, 0, std::min(kSteps, order.steps_per_epoch()), {});
     const Trace measured = session.trace();
     const double difference = measured.step_s / job.predicted.step_s - 1;
@@ -76,8 +81,10 @@ void bench_setting(const std::string& model, const Setting& setting, const Bench
   const auto [lowest, highest] = std::minmax_element(measured_s.begin(), measured_s.end());
   const double spread = *highest / *lowest - 1;
   output.text(table.str());
-  output.text(fmt::format("median difference {:.1f}%; measured times alone spread {:.1f}%; largest residual of the worst pair: {}\n\n",
-                          100 * median(differences), 100 * spread, residual));
+  output.text(
+      fmt::format("median difference {:.1f}%; measured times alone spread {:.1f}%; largest "
+                  "residual of the worst pair: {}\n\n",
+                  100 * median(differences), 100 * spread, residual));
   Value row = Value::map();
   row.set("model", Value::of(model));
   row.set("setting", Value::of(setting.title));

@@ -1,5 +1,5 @@
-// bench throughput: two-stage pipedream and two-worker bsp over one worker with one thread, beside what stage balance and two
-// independent workers running at once allow.
+// bench throughput: two-stage pipedream and two-worker bsp over one worker with one thread, beside
+// what stage balance and two independent workers running at once allow.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,9 +42,10 @@ class Contender {
     int64_t samples = 0;
     while (count > 0) {
       const int64_t part = std::min(count, order_.steps_per_epoch());
-      session_.train(*job_.data.train, order_, epoch_++, 0, part,
-                     {.on_step = [&](int64_t /*step*/, const LossSums& sums) { samples += sums.samples; },
-                      .stop_requested = {}});
+      session_.train(
+          *job_.data.train, order_, epoch_++, 0, part,
+          {.on_step = [&](int64_t /*step*/, const LossSums& sums) { samples += sums.samples; },
+           .stop_requested = {}});
       count -= part;
     }
     return samples;
@@ -117,19 +118,21 @@ void bench_model(const std::string& model, const BenchArgs& args, Output& output
   output.end_progress();
   const double two_workers = median(independent);
   const double balance = balance_limit(pipeline);
-  // Two independent workers show what the machine's cores, caches and memory give to two threads; a pipeline cannot have more, and its
-  // slower stage bounds it besides.
+  // Two independent workers show what the machine's cores, caches and memory give to two threads; a
+  // pipeline cannot have more, and its slower stage bounds it besides.
   const double pipedream_limit = balance * two_workers / 2;
   const double pipedream = median(pipedream_gain);
   const double replicas = median(bsp_gain);
   TextTable table({model, "over one worker", "allowed", "of allowed"});
   table.row({"pipedream, 2 stages", fmt::format("{:.2f}x", pipedream),
-             fmt::format("{:.2f}x", pipedream_limit), fmt::format("{:.2f}", pipedream / pipedream_limit)});
-  table.row({"bsp, 2 workers", fmt::format("{:.2f}x", replicas), fmt::format("{:.2f}x", two_workers),
-             fmt::format("{:.2f}", replicas / two_workers)});
+             fmt::format("{:.2f}x", pipedream_limit),
+             fmt::format("{:.2f}", pipedream / pipedream_limit)});
+  table.row({"bsp, 2 workers", fmt::format("{:.2f}x", replicas),
+             fmt::format("{:.2f}x", two_workers), fmt::format("{:.2f}", replicas / two_workers)});
   output.text(table.str());
   output.text(fmt::format(
-      "one worker {:.0f} samples/s; stage balance allows {:.2f}x, two independent workers at once reach {:.2f}x "
+      "one worker {:.0f} samples/s; stage balance allows {:.2f}x, two independent workers at once "
+      "reach {:.2f}x "
       "(spread {:.2f} to {:.2f}); plan {}\n\n",
       median(single_speed), balance, two_workers,
       *std::min_element(independent.begin(), independent.end()),

@@ -18,7 +18,8 @@ int run_eval(const EvalArgs& args, Output& output);
 int run_doctor(const DoctorArgs& args, Output& output);
 int run_bench(const BenchArgs& args, Output& output);
 
-// Where profiles and cluster measurements are cached: MILLRACE_CACHE, else XDG_CACHE_HOME/millrace, else
+// Where profiles and cluster measurements are cached: MILLRACE_CACHE, else XDG_CACHE_HOME/millrace,
+// else
 // ~/.cache/millrace; empty when there is no home.
 std::string cache_dir();
 

@@ -62,7 +62,8 @@ int run_doctor(const DoctorArgs& args, Output& output) {
   value.set("intra_op_threads", Value::of(at::get_num_threads()));
   value.set("blas", Value::of(blas));
   value.set("engines", Value::list({Value::of("inproc")}));
-  output.text(fmt::format("machine   {}, {} memory\n", machine, format_bytes(machine_memory_bytes())));
+  output.text(
+      fmt::format("machine   {}, {} memory\n", machine, format_bytes(machine_memory_bytes())));
   output.text(fmt::format("threads   {} inside an operation (ranks are the parallelism)\n",
                           at::get_num_threads()));
   output.text(fmt::format("BLAS      {}\n", blas));

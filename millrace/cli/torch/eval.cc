@@ -25,8 +25,8 @@ std::string run_dir_of(const std::string& dir) {
     }
     path = path.parent_path();
   }
-  throw Error(ErrorCode::kBadFile,
-              std::string("no run folder here or above: expected ") + kConfigFile + " beside checkpoints/")
+  throw Error(ErrorCode::kBadFile, std::string("no run folder here or above: expected ") +
+                                       kConfigFile + " beside checkpoints/")
       .in_file(dir);
 }
 

@@ -1,5 +1,5 @@
-// millrace-torch: the subcommands that need libtorch. Started by `millrace`, which has checked the input and set the
-// thread variables; parses the same command line.
+// millrace-torch: the subcommands that need libtorch. Started by `millrace`, which has checked the
+// input and set the thread variables; parses the same command line.
 #include <ATen/Parallel.h>
 
 #include <optional>

@@ -18,8 +18,8 @@ int run_profile(const ProfileArgs& args, Output& output) {
   ProfileRequest request;
   request.model = &job.model;
   request.dataset = job.data.train.get();
-  request.samples = args.samples.value_or(
-      split_evenly(config.train.batch, config.parallel.microbatches).front());
+  request.samples =
+      args.samples.value_or(split_evenly(config.train.batch, config.parallel.microbatches).front());
   if (request.samples < 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--samples {}: expected at least 1", request.samples));
@@ -36,7 +36,8 @@ int run_profile(const ProfileArgs& args, Output& output) {
   output.end_progress();
   write_file_atomically(args.output, to_json(to_value(profile)) + "\n");
   output.document(to_value(profile));
-  TextTable table({"layer", "forward", "input grad", "weight grad", "update", "output", "parameters", "stash"});
+  TextTable table(
+      {"layer", "forward", "input grad", "weight grad", "update", "output", "parameters", "stash"});
   double total_s = 0;
   for (const LayerProfile& layer : profile.layers) {
     total_s += layer.compute_s() + layer.update_s;

@@ -120,10 +120,11 @@ void warn_when_off(const Job& job, const Trace& measured, Output& output) {
   }
   const double difference = measured.step_s / job.predicted.step_s - 1;
   if (std::abs(difference) > kFarOff) {
-    output.text(fmt::format(
-        "the step took {:+.0f}% against its prediction: something else may be using this machine, or "
-        "did while it was profiled; --fresh measures again\n",
-        100 * difference));
+    output.text(
+        fmt::format("the step took {:+.0f}% against its prediction: something else may be using "
+                    "this machine, or "
+                    "did while it was profiled; --fresh measures again\n",
+                    100 * difference));
   }
 }
 
@@ -136,7 +137,8 @@ int run_train(const TrainArgs& args, Output& output) {
     resolve_checkpoint(args.resume);  // a missing one is said before anything is measured
   }
   PreparationSink preparation(output);
-  const Job job = prepare(config, {.cache_dir = cache_dir(), .fresh = args.run.fresh, .sink = &preparation});
+  const Job job =
+      prepare(config, {.cache_dir = cache_dir(), .fresh = args.run.fresh, .sink = &preparation});
   output.end_progress();
   output.text("\n" + describe(job) + "\n");
   if (args.dry_run) {
@@ -171,12 +173,12 @@ int run_train(const TrainArgs& args, Output& output) {
   output.text("\n" + stage_table(job.plan, job.predicted.trace, result.measured) + "\n");
   warn_when_off(job, result.measured, output);
   if (result.done.interrupted) {
-    output.text(fmt::format(
-        "interrupted: drained and saved; go on with `millrace train {} --resume {}`\n",
-        args.run.config, dir));
+    output.text(
+        fmt::format("interrupted: drained and saved; go on with `millrace train {} --resume {}`\n",
+                    args.run.config, dir));
   } else {
-    output.text(fmt::format("{} steps in {}", result.done.steps,
-                            format_seconds(result.done.train_s)));
+    output.text(
+        fmt::format("{} steps in {}", result.done.steps, format_seconds(result.done.train_s)));
     output.text(fmt::format(", test accuracy {:.2f}%\n", 100 * result.done.accuracy));
   }
   output.text(fmt::format("run folder {}; open {} in a browser\n", dir, page));

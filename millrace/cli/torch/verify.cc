@@ -55,22 +55,23 @@ int run_verify(const VerifyArgs& args, Output& output) {
   for (const std::string& note : result.notes) {
     output.text("note: " + note + "\n");
   }
-  output.text(fmt::format("oracle: {}; {}\n", result.oracle,
-                          result.tolerance == 0
-                              ? std::string("bit for bit")
-                              : fmt::format("within {:g} of the largest value of a tensor",
-                                            result.tolerance)));
+  output.text(fmt::format(
+      "oracle: {}; {}\n", result.oracle,
+      result.tolerance == 0
+          ? std::string("bit for bit")
+          : fmt::format("within {:g} of the largest value of a tensor", result.tolerance)));
   if (result.equal) {
     output.text(fmt::format("equal: {} steps, {} comparisons, largest difference {:.3g}\n",
                             result.steps, result.compared, result.max_relative_difference));
     return 0;
   }
   const Difference& first = *result.first_difference;
-  output.text(fmt::format(
-      "NOT equal: the first difference is the {} of layer {} (stage {}) in step {}: {:.3g} relative; "
-      "largest over {} steps {:.3g}\n",
-      first.what, first.layer, first.stage, first.step, first.relative, result.steps,
-      result.max_relative_difference));
+  output.text(
+      fmt::format("NOT equal: the first difference is the {} of layer {} (stage {}) in step {}: "
+                  "{:.3g} relative; "
+                  "largest over {} steps {:.3g}\n",
+                  first.what, first.layer, first.stage, first.step, first.relative, result.steps,
+                  result.max_relative_difference));
   return 1;
 }
 

@@ -1,9 +1,9 @@
-// Fashion-MNIST: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
-// Learning Algorithms", arXiv 1708.07747. Read from the four IDX files of Debian's package; any other data
-// set of the same form (MNIST, KMNIST) works by its folder.
+// Fashion-MNIST: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking
+// Machine Learning Algorithms", arXiv 1708.07747. Read from the four IDX files of Debian's package;
+// any other data set of the same form (MNIST, KMNIST) works by its folder.
 //
-// Pixels stay bytes in memory. A sample's value is (pixel / 255 - 0.2860) / 0.3530: mean and standard
-// deviation over all pixels of the 60,000 training images.
+// Pixels stay bytes in memory. A sample's value is (pixel / 255 - 0.2860) / 0.3530: mean and
+// standard deviation over all pixels of the 60,000 training images.
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
@@ -45,17 +45,15 @@ class Images final : public Dataset {
       : images_(std::move(images)), labels_(std::move(labels)) {}
 
   int64_t size() const override { return images_.count; }
-  TensorSpec input() const override {
-    return {{1, images_.rows, images_.columns}, at::kFloat};
-  }
+  TensorSpec input() const override { return {{1, images_.rows, images_.columns}, at::kFloat}; }
   TensorSpec target() const override { return {{}, at::kLong}; }
   int64_t num_classes() const override { return kNumClasses; }
 
   Batch get(const int64_t* indices, int64_t count, at::ScalarType dtype) const override {
     MILLRACE_CHECK(dtype == at::kFloat || dtype == at::kDouble);
     Batch batch;
-    batch.input = at::empty({count, 1, images_.rows, images_.columns},
-                            at::TensorOptions().dtype(dtype));
+    batch.input =
+        at::empty({count, 1, images_.rows, images_.columns}, at::TensorOptions().dtype(dtype));
     batch.target = at::empty({count}, at::TensorOptions().dtype(at::kLong));
     int64_t* target = batch.target.data_ptr<int64_t>();
     const int64_t pixels = images_.rows * images_.columns;
@@ -116,10 +114,10 @@ DataSplits fashion_mnist(Reader& options, uint64_t /*seed*/) {
   splits.train = read_split(folder, "train");
   splits.test = read_split(folder, "t10k");
   if (splits.train->input() != splits.test->input()) {
-    throw Error(ErrorCode::kBadFile,
-                fmt::format("{}: expected test images of the training images' shape, {}, found {}",
-                            folder, to_string(splits.train->input()),
-                            to_string(splits.test->input())));
+    throw Error(
+        ErrorCode::kBadFile,
+        fmt::format("{}: expected test images of the training images' shape, {}, found {}", folder,
+                    to_string(splits.train->input()), to_string(splits.test->input())));
   }
   return splits;
 }

@@ -1,9 +1,10 @@
-// Random images around one random pattern a class. Nothing here is real: it serves to try out shapes,
-// speeds and correctness without any file. A model that fits it has learned nothing of use.
+// Random images around one random pattern a class. Nothing here is real: it serves to try out
+// shapes, speeds and correctness without any file. A model that fits it has learned nothing of use.
 //
-// Sample i of class i mod classes is that class's pattern plus `noise` times a piece of one long row of
-// normal draws that starts at a place of the sample's own. So memory does not grow with the number of samples,
-// a batch is made about as fast as it is copied, and no two samples are alike (up to a million of them).
+// Sample i of class i mod classes is that class's pattern plus `noise` times a piece of one long
+// row of normal draws that starts at a place of the sample's own. So memory does not grow with the
+// number of samples, a batch is made about as fast as it is copied, and no two samples are alike
+// (up to a million of them).
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 

@@ -43,8 +43,8 @@ class GzFile {
         if (code == Z_BUF_ERROR) {  // the compressed data breaks off: what there is has been given
           return done;
         }
-        throw bad_file(path_, fmt::format("damaged: {}",
-                                          code == Z_ERRNO ? std::strerror(errno) : text));
+        throw bad_file(path_,
+                       fmt::format("damaged: {}", code == Z_ERRNO ? std::strerror(errno) : text));
       }
       if (got == 0) {
         break;

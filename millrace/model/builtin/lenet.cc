@@ -1,14 +1,14 @@
 // A convolutional network after LeCun et al., "Gradient-Based Learning Applied to Document
-// Recognition", Proc. IEEE 1998, section II, in the wider form that is common today: max-pooling, ReLU,
-// 20 and 50 channels, and padding that keeps a convolution's output as large as its input.
+// Recognition", Proc. IEEE 1998, section II, in the wider form that is common today: max-pooling,
+// ReLU, 20 and 50 channels, and padding that keeps a convolution's output as large as its input.
 #include "millrace/model/layers.h"
 #include "millrace/model/model.h"
 
 namespace millrace {
 namespace {
 
-// Appends a layer and returns what it makes of `input`; throws the layer's own error where the image
-// is too small.
+// Appends a layer and returns what it makes of `input`; throws the layer's own error where the
+// image is too small.
 TensorSpec append(Model& model, LayerPtr layer, const TensorSpec& input) {
   TensorSpec output = layer->output(input);
   model.layers.push_back(std::move(layer));

@@ -1,4 +1,5 @@
-// What native layers and losses share: dispatch guard, shape errors, calls by dtype. Private to `model`.
+// What native layers and losses share: dispatch guard, shape errors, calls by dtype. Private to
+// `model`.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -11,7 +12,8 @@
 namespace millrace::internal {
 
 // Held while a native layer calls libtorch: its kernels are called directly, without autograd's
-// bookkeeping. Unlike inference mode it leaves ordinary tensors behind, which autograd may meet later.
+// bookkeeping. Unlike inference mode it leaves ordinary tensors behind, which autograd may meet
+// later.
 using NativeGuard = at::AutoDispatchBelowADInplaceOrView;
 
 // Error(kInvalidArgument): layer "conv1" (conv2d) expects EXPECTED, found FOUND[; ADVICE]
@@ -23,8 +25,8 @@ void expect_float(const Layer& layer, const TensorSpec& input);
 // "[20, 28, 28]"
 std::string shape_text(at::IntArrayRef sizes);
 
-// For a shape that is only known from a tensor in forward and needed in backward: [0, sample shape...],
-// no bytes. The batch size comes from the gradient.
+// For a shape that is only known from a tensor in forward and needed in backward: [0, sample
+// shape...], no bytes. The batch size comes from the gradient.
 at::Tensor shape_only(const at::Tensor& tensor);
 std::vector<int64_t> with_batch(int64_t batch, const at::Tensor& shape);
 

@@ -7,8 +7,8 @@
 namespace millrace::internal {
 namespace {
 
-// 2x2 windows, the common case, are written in the vector extension that GCC and Clang share: which of
-// two neighbours is the larger is a coin toss to a branch predictor, and neither compiler finds
+// 2x2 windows, the common case, are written in the vector extension that GCC and Clang share: which
+// of two neighbours is the larger is a coin toss to a branch predictor, and neither compiler finds
 // selects for this loop by itself (measured: 12 times slower forward, 4 times backward).
 template <typename T>
 struct Vectors {
@@ -89,8 +89,7 @@ void forward_vector(const T* top, const T* bottom, T* out, uint8_t* where) {
   const Values lower = row(bottom, lower_place);
   const Masks take = larger<T>(upper, lower);
   store(out, take ? lower : upper);
-  store(where,
-        __builtin_convertvector(take ? lower_place + 2 : upper_place, typename V::Places));
+  store(where, __builtin_convertvector(take ? lower_place + 2 : upper_place, typename V::Places));
 }
 
 template <typename T>
@@ -99,15 +98,14 @@ void backward_vector(const T* grad, const uint8_t* where, T* top, T* bottom) {
   using Values = typename V::Values;
   using Masks = typename V::Masks;
   const Values g = load<Values>(grad);
-  const Masks place =
-      __builtin_convertvector(load<typename V::Places>(where), typename V::Masks);
+  const Masks place = __builtin_convertvector(load<typename V::Places>(where), typename V::Masks);
   const Values zero = {};
   store_interleaved(top, place == 0 ? g : zero, place == 1 ? g : zero);
   store_interleaved(bottom, place == 2 ? g : zero, place == 3 ? g : zero);
 }
 
-// Calls f(j) for vectors that cover windows 0..n-1; the last may overlap the one before, which writes
-// the same values again. False, with nothing done, when a row is shorter than a vector.
+// Calls f(j) for vectors that cover windows 0..n-1; the last may overlap the one before, which
+// writes the same values again. False, with nothing done, when a row is shorter than a vector.
 template <typename T, typename F>
 bool for_vectors(int64_t n, const F& f) {
   constexpr int64_t kLanes = Vectors<T>::kLanes;
@@ -181,10 +179,11 @@ template <typename T, typename Index>
 void max_pool_backward(const PoolShape& shape, const T* grad, const Index* where, T* out) {
   const int64_t rows = shape.out_height();
   const int64_t columns = shape.out_width();
-  // The vector form writes whole windows; zeros are needed where no window lies, and by the other form.
+  // The vector form writes whole windows; zeros are needed where no window lies, and by the other
+  // form.
   const bool covered = rows * shape.size == shape.height && columns * shape.size == shape.width;
-  const bool whole_windows = std::is_same_v<Index, uint8_t> && shape.size == 2 &&
-                             columns >= Vectors<T>::kLanes;
+  const bool whole_windows =
+      std::is_same_v<Index, uint8_t> && shape.size == 2 && columns >= Vectors<T>::kLanes;
   if (!whole_windows || !covered) {
     std::fill_n(out, shape.planes * shape.height * shape.width, T(0));
   }

@@ -91,9 +91,7 @@ class Conv2d final : public Layer {
   static constexpr std::array<int64_t, 2> kDilation = {1, 1};
   static constexpr std::array<int64_t, 2> kOutputPadding = {0, 0};
 
-  int64_t extent(int64_t size) const {
-    return (size + 2 * padding_[0] - kernel_) / stride_[0] + 1;
-  }
+  int64_t extent(int64_t size) const { return (size + 2 * padding_[0] - kernel_) / stride_[0] + 1; }
 
   std::tuple<at::Tensor, at::Tensor, at::Tensor> differentiate(const at::Tensor& grad,
                                                                const at::Tensor& input,

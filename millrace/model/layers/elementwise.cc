@@ -19,8 +19,8 @@ class WithoutParameters : public Layer {
   void backward_weight(const LayerContext&, const Tensors&, const Tensors&) const final {}
 };
 
-// An activation whose derivative follows from its output. That output is what the next layer saves as
-// its input, so saving it costs no memory; saving the input would keep a second tensor alive.
+// An activation whose derivative follows from its output. That output is what the next layer saves
+// as its input, so saving it costs no memory; saving the input would keep a second tensor alive.
 class Activation : public WithoutParameters {
  public:
   using WithoutParameters::WithoutParameters;

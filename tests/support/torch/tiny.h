@@ -123,7 +123,8 @@ class TensorData final : public Dataset {
     at::Tensor index = at::empty({count}, at::kLong);
     std::copy(indices, indices + count, index.data_ptr<int64_t>());
     at::Tensor target = target_.index_select(0, index);
-    return {input_.index_select(0, index).to(dtype), target_.is_floating_point() ? target.to(dtype) : target};
+    return {input_.index_select(0, index).to(dtype),
+            target_.is_floating_point() ? target.to(dtype) : target};
   }
 
  private:
@@ -141,7 +142,8 @@ inline TensorData count_to(int64_t n) {
   return {x, at::zeros({n, 1}, at::kDouble)};
 }
 
-// LIN: prediction w * x, loss 0.5 * (w * x)^2 a sample; the second layer does nothing, so that two stages are possible.
+// LIN: prediction w * x, loss 0.5 * (w * x)^2 a sample; the second layer does nothing, so that two
+// stages are possible.
 inline Model lin() {
   Model model;
   model.name = "lin";

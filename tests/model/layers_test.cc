@@ -1,0 +1,244 @@
+// Each native layer against libtorch's autograd, whole and by halves.
+#include "millrace/model/layers.h"
+
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/model/reference.h"
+
+namespace millrace::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Case {
+  std::string name;
+  std::function<LayerPtr()> make;
+  std::vector<int64_t> sample_shape;
+  Function reference;  // leaves: input, then the parameters
+};
+
+Case linear_case(int64_t in, int64_t out, bool bias) {
+  return {"linear" + std::to_string(in) + "to" + std::to_string(out) + (bias ? "" : "NoBias"),
+          [=] { return linear("l", in, out, bias); },
+          {in},
+          [=](const Tensors& t) {
+            return bias ? at::linear(t[0], t[1], t[2]) : at::linear(t[0], t[1]);
+          }};
+}
+
+Case conv_case(int64_t in, int64_t out, int64_t k, int64_t padding, int64_t stride, int64_t height,
+               int64_t width) {
+  return {"conv" + std::to_string(in) + "to" + std::to_string(out) + "k" + std::to_string(k) + "p" +
+              std::to_string(padding) + "s" + std::to_string(stride),
+          [=] { return conv2d("l", in, out, k, padding, stride); },
+          {in, height, width},
+          [=](const Tensors& t) { return at::conv2d(t[0], t[1], t[2], stride, padding); }};
+}
+
+Case pool_case(int64_t size, int64_t channels, int64_t height, int64_t width) {
+  return {
+      "pool" + std::to_string(size) + "on" + std::to_string(height) + "x" + std::to_string(width),
+      [=] { return max_pool2d("l", size); },
+      {channels, height, width},
+      [=](const Tensors& t) {
+        return at::max_pool2d(t[0], {size, size});
+      }};
+}
+
+std::vector<Case> cases() {
+  return {
+      linear_case(7, 5, true),
+      linear_case(1, 1, true),
+      linear_case(33, 17, false),
+      linear_case(784, 64, true),
+      {"relu", [] { return relu("l"); }, {3, 5}, [](const Tensors& t) { return at::relu(t[0]); }},
+      {"tanh", [] { return tanh("l"); }, {11}, [](const Tensors& t) { return at::tanh(t[0]); }},
+      {"flatten",
+       [] { return flatten("l"); },
+       {3, 2, 5},
+       [](const Tensors& t) { return t[0].flatten(1); }},
+      conv_case(1, 20, 5, 2, 1, 28, 28),
+      conv_case(20, 50, 5, 2, 1, 14, 14),
+      conv_case(3, 4, 3, 1, 2, 9, 7),
+      conv_case(2, 3, 3, 0, 1, 3, 5),
+      pool_case(2, 3, 8, 8),
+      pool_case(2, 2, 7, 9),
+      pool_case(2, 1, 5, 3),
+      pool_case(3, 2, 10, 11),
+      pool_case(1, 2, 3, 3),
+      pool_case(17, 1, 18, 35),
+  };
+}
+
+class LayerCase
+    : public ::testing::TestWithParam<std::tuple<std::size_t, at::ScalarType, int64_t>> {
+ protected:
+  LayerCase() : case_(cases()[std::get<0>(GetParam())]) {
+    std::vector<int64_t> shape = case_.sample_shape;
+    shape.insert(shape.begin(), batch_);
+    input_ = random_tensor(shape, dtype_, 1);
+    for (const ParameterSpec& parameter : layer_->parameters()) {
+      weights_.push_back(random_tensor(parameter.shape, dtype_, 10 + weights_.size()));
+      sums_.push_back(at::full(parameter.shape, 0.5, weights_.back().options()));
+    }
+  }
+
+  at::ScalarType dtype_ = std::get<1>(GetParam());
+  int64_t batch_ = std::get<2>(GetParam());
+  Case case_;
+  LayerPtr layer_ = case_.make();
+  LayerContext context_;
+  at::Tensor input_;
+  Tensors weights_;
+  Tensors sums_;  // start at 0.5, so that overwriting is not taken for adding
+};
+
+TEST_P(LayerCase, ForwardAndBothHalvesAgreeWithAutograd) {
+  const TensorSpec out = layer_->output({case_.sample_shape, dtype_});
+  std::vector<int64_t> out_shape = out.sample_shape;
+  out_shape.insert(out_shape.begin(), batch_);
+  const at::Tensor grad = random_tensor(out_shape, dtype_, 2);
+  Tensors leaves = {input_};
+  leaves.insert(leaves.end(), weights_.begin(), weights_.end());
+  const Differentiated expected = by_autograd(case_.reference, leaves, grad);
+  const at::Tensor input_before = input_.clone();
+  const at::Tensor grad_before = grad.clone();
+
+  Tensors saved;
+  const at::Tensor value = layer_->forward(context_, input_, weights_, saved);
+  EXPECT_EQ(value.scalar_type(), out.dtype);
+  EXPECT_LE(difference(value, expected.value), tolerance(dtype_));
+  EXPECT_FALSE(value.requires_grad());
+
+  Tensors kept;
+  const at::Tensor input_gradient =
+      layer_->backward_input(context_, saved, weights_, grad, true, kept);
+  EXPECT_TRUE(saved.empty());
+  EXPECT_LE(difference(input_gradient, expected.gradients[0]), tolerance(dtype_));
+
+  layer_->backward_weight(context_, kept, sums_);
+  for (std::size_t p = 0; p < sums_.size(); ++p) {
+    EXPECT_LE(difference(sums_[p] - 0.5, expected.gradients[p + 1]), 4 * tolerance(dtype_))
+        << layer_->parameters()[p].name;
+  }
+  EXPECT_TRUE(same_bits(input_, input_before)) << "the input was written to";
+  EXPECT_TRUE(same_bits(grad, grad_before)) << "the gradient was written to";
+}
+
+TEST_P(LayerCase, WithoutInputGradientTheWeightHalfIsTheSame) {
+  Tensors saved;
+  const at::Tensor value = layer_->forward(context_, input_, weights_, saved);
+  const at::Tensor grad = random_tensor(value.sizes().vec(), dtype_, 3);
+  Tensors saved_again = saved;
+  Tensors kept;
+  EXPECT_TRUE(layer_->backward_input(context_, saved, weights_, grad, true, kept).defined());
+  Tensors kept_again;
+  EXPECT_FALSE(
+      layer_->backward_input(context_, saved_again, weights_, grad, false, kept_again).defined());
+  Tensors sums_again;
+  for (const at::Tensor& sum : sums_) {
+    sums_again.push_back(sum.clone());
+  }
+  layer_->backward_weight(context_, kept, sums_);
+  layer_->backward_weight(context_, kept_again, sums_again);
+  for (std::size_t p = 0; p < sums_.size(); ++p) {
+    EXPECT_TRUE(same_bits(sums_[p], sums_again[p]));
+  }
+}
+
+TEST_P(LayerCase, EvaluationSavesNothingAndGivesTheSame) {
+  Tensors saved;
+  const at::Tensor trained = layer_->forward(context_, input_, weights_, saved);
+  Tensors none;
+  const at::Tensor evaluated =
+      layer_->forward(LayerContext{.training = false}, input_, weights_, none);
+  EXPECT_TRUE(none.empty());
+  EXPECT_TRUE(same_bits(trained, evaluated));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LayerCase,
+                         ::testing::Combine(::testing::Range<std::size_t>(0, cases().size()),
+                                            ::testing::Values(at::kFloat, at::kDouble),
+                                            ::testing::Values(1, 2, 5)),
+                         [](const auto& tested) {
+                           return cases()[std::get<0>(tested.param)].name + "_" +
+                                  dtype_name(std::get<1>(tested.param)) + "_batch" +
+                                  std::to_string(std::get<2>(tested.param));
+                         });
+
+TEST(Layers, NoSamplesNoCrash) {
+  for (const Case& one : cases()) {
+    const LayerPtr layer = one.make();
+    std::vector<int64_t> shape = one.sample_shape;
+    shape.insert(shape.begin(), 0);
+    const at::Tensor input = random_tensor(shape, at::kFloat, 1);
+    Tensors weights;
+    Tensors sums;
+    for (const ParameterSpec& parameter : layer->parameters()) {
+      weights.push_back(random_tensor(parameter.shape, at::kFloat, 1));
+      sums.push_back(at::zeros(parameter.shape, weights.back().options()));
+    }
+    Tensors saved;
+    Tensors kept;
+    const at::Tensor value = layer->forward({}, input, weights, saved);
+    EXPECT_EQ(value.size(0), 0) << one.name;
+    const at::Tensor back = layer->backward_input({}, saved, weights, value, true, kept);
+    EXPECT_EQ(back.sizes(), input.sizes()) << one.name;
+    layer->backward_weight({}, kept, sums);
+    for (const at::Tensor& sum : sums) {
+      EXPECT_EQ(sum.abs().max().item<double>(), 0.0) << one.name;
+    }
+  }
+}
+
+TEST(Layers, AnActivationSavesItsOutputAndNoCopy) {
+  for (const LayerPtr& layer : {relu("r"), tanh("t")}) {
+    Tensors saved;
+    const at::Tensor value = layer->forward({}, random_tensor({4, 3}, at::kFloat, 1), {}, saved);
+    ASSERT_EQ(saved.size(), 1U);
+    EXPECT_EQ(saved[0].data_ptr(), value.data_ptr());
+  }
+}
+
+TEST(Layers, ReluLetsNanThrough) {
+  at::Tensor input = at::zeros({1, 2});
+  input[0][0] = std::numeric_limits<double>::quiet_NaN();
+  Tensors saved;
+  EXPECT_TRUE(relu("r")->forward({}, input, {}, saved)[0][0].isnan().item<bool>());
+}
+
+TEST(Layers, RefusedShapesNameLayerExpectedAndFound) {
+  const auto refusal = [](const LayerPtr& layer, TensorSpec found) {
+    return message_of([&] { layer->output(found); });
+  };
+  EXPECT_THAT(refusal(linear("fc", 15, 4), {{16}}),
+              AllOf(HasSubstr("\"fc\""), HasSubstr("float32 [15]"), HasSubstr("float32 [16]")));
+  EXPECT_THAT(refusal(linear("fc", 12, 4), {{3, 2, 2}}), HasSubstr("flatten"));
+  EXPECT_THAT(refusal(relu("r"), {{3}, at::kLong}),
+              AllOf(HasSubstr("\"r\""), HasSubstr("float32 or float64"), HasSubstr("int64 [3]")));
+  EXPECT_THAT(refusal(conv2d("c", 3, 4, 5), {{1, 28, 28}}),
+              AllOf(HasSubstr("\"c\""), HasSubstr("[3, height, width]"), HasSubstr("[1, 28, 28]")));
+  EXPECT_THAT(refusal(conv2d("c", 1, 4, 5), {{1, 4, 28}}), HasSubstr("at least 5"));
+  EXPECT_THAT(refusal(max_pool2d("p", 2), {{8, 1, 4}}),
+              AllOf(HasSubstr("\"p\""), HasSubstr("at least 2"), HasSubstr("[8, 1, 4]")));
+  EXPECT_THAT(refusal(max_pool2d("p", 2), {{8}}), HasSubstr("[8]"));
+}
+
+TEST(Layers, RefusedSizes) {
+  EXPECT_THAT(message_of([] { linear("fc", 0, 3); }), HasSubstr("\"fc\""));
+  EXPECT_THAT(message_of([] { conv2d("c", 1, 1, 0); }), HasSubstr("\"c\""));
+  EXPECT_THAT(message_of([] { conv2d("c", 1, 1, 3, -1); }), HasSubstr("padding -1"));
+  EXPECT_THAT(message_of([] { max_pool2d("p", 0); }), HasSubstr("\"p\""));
+}
+
+}  // namespace
+}  // namespace millrace::testing
