@@ -58,8 +58,9 @@ class Preparation {
                               *parallel().stages, num_layers, job_.model.name, num_layers))
           .at_key("parallel.stages");
     }
+    // Refuses what the schedule does not offer, before anything is measured.
+    one_rank_schedule();
     if (parallel().stages) {
-      // Refuses what the schedule does not offer, before anything is measured.
       make_schedule(parallel().schedule,
                     {.num_ranks = *parallel().stages, .num_microbatches = parallel().microbatches},
                     parallel().policy);
@@ -222,7 +223,7 @@ class Preparation {
                         .replicas = parallel().replicas,
                         .straight = false};
     if (!parallel().plan_is_file()) {
-      job_.plan = make_plan(parallel().plan, request);
+      job_.plan = executable_plan(request);
       apply_config(job_.plan);
     } else {
       PlanRequest free = request;
@@ -250,6 +251,50 @@ class Preparation {
     job_.alternatives.push_back(
         {"this plan", describe(job_.plan), job_.predicted.step_s, job_.plan.minibatch_s});
     add_alternatives(request, whole);
+  }
+
+  Schedule one_rank_schedule() const {
+    return make_schedule(parallel().schedule,
+                         {.num_ranks = 1, .num_microbatches = parallel().microbatches},
+                         parallel().policy);
+  }
+
+  // The planner's choice, or, where the runtime cannot execute that under this schedule, its best
+  // among plans of equal replicas (of one replica without a flush).
+  Plan executable_plan(const PlanRequest& request) {
+    Plan choice = make_plan(parallel().plan, request);
+    const bool flush = one_rank_schedule().flush;
+    const auto fits = [flush](const Plan& plan) {
+      const std::size_t replicas = plan.stages.front().ranks.size();
+      return (flush || replicas == 1) &&
+             std::all_of(plan.stages.begin(), plan.stages.end(),
+                         [replicas](const PlanStage& s) { return s.ranks.size() == replicas; });
+    };
+    if (fits(choice) || !request.replicas.empty()) {
+      return choice;  // replicas set by hand are never changed: lowering says what it does not
+                      // offer
+    }
+    std::optional<Plan> best;
+    for (int replicas = 1; replicas <= (flush ? request.workers : 1); ++replicas) {
+      if (request.stages && *request.stages * replicas > request.workers) {
+        break;
+      }
+      PlanRequest equal = request;
+      equal.replicas = {replicas};
+      const Plan plan = make_plan(parallel().plan, equal);
+      if (fits(plan) && (!best || plan.minibatch_s < best->minibatch_s)) {
+        best = plan;
+      }
+    }
+    if (!best) {
+      return choice;
+    }
+    job_.notes.push_back(fmt::format(
+        "the planner would take {}, which schedule {} cannot run: replicas must be {}; took its "
+        "best "
+        "among those",
+        describe(choice), parallel().schedule, flush ? "equal over stages" : "one a stage"));
+    return *best;
   }
 
   static void scale(Profile& profile, double factor) {

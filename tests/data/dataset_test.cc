@@ -179,7 +179,7 @@ TEST(Synthetic, WithoutNoiseASampleIsItsClassPattern) {
 TEST(Synthetic, NoiseIsStandardAndOfEachSampleItsOwn) {
   const Batch noisy = all_of(*load("synthetic", synthetic_options(3000, 1.0)).train, at::kDouble);
   const Batch plain = all_of(*load("synthetic", synthetic_options(3000, 0.0)).train, at::kDouble);
-  const at::Tensor noise = noisy.input - plain.input;
+  const at::Tensor noise = noisy.input.sub(plain.input);
   EXPECT_NEAR(noise.mean().item<double>(), 0.0, 0.02);
   EXPECT_NEAR(noise.pow(2).mean().item<double>(), 1.0, 0.03);
   for (int64_t i = 1; i < 200; ++i) {

@@ -127,7 +127,7 @@ TEST_P(LayerCase, ForwardAndBothHalvesAgreeWithAutograd) {
 
   layer_->backward_weight(context_, kept, sums_);
   for (std::size_t p = 0; p < sums_.size(); ++p) {
-    EXPECT_LE(difference(sums_[p] - 0.5, expected.gradients[p + 1]), 4 * tolerance(dtype_))
+    EXPECT_LE(difference(sums_[p].sub(0.5), expected.gradients[p + 1]), 4 * tolerance(dtype_))
         << layer_->parameters()[p].name;
   }
   EXPECT_TRUE(same_bits(input_, input_before)) << "the input was written to";

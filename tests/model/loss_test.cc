@@ -42,7 +42,7 @@ TEST(CrossEntropy, ClosedForms) {
 
 TEST(CrossEntropy, AgreesWithAutograd) {
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
-    const at::Tensor logits = random_tensor({7, 5}, dtype, 1) * 3;
+    const at::Tensor logits = random_tensor({7, 5}, dtype, 1).mul(3);
     const at::Tensor target = labels({0, 4, 2, 2, 1, 3, 0});
     const Differentiated expected = by_autograd(
         [&](const Tensors& t) {
@@ -104,7 +104,7 @@ TEST(HalfSquaredError, ClosedForm) {
   EXPECT_EQ(sums.loss, 4.5);
   EXPECT_EQ(sums.samples, 2);
   EXPECT_EQ(sums.correct, 0);
-  EXPECT_TRUE(same_bits(gradient, output - target));
+  EXPECT_TRUE(same_bits(gradient, output.sub(target)));
 }
 
 // Central differences of the loss, per element of the output.

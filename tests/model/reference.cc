@@ -27,7 +27,7 @@ double difference(const at::Tensor& a, const at::Tensor& b) {
     return 0;
   }
   const double scale = b.to(at::kDouble).abs().max().item<double>();
-  const double most = (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
+  const double most = a.to(at::kDouble).sub(b.to(at::kDouble)).abs().max().item<double>();
   if (most == 0) {
     return 0;
   }

@@ -325,6 +325,60 @@ TEST(Stage, KeepsOnlyWhatABackwardNeedsAndFreesItAsItGoes) {
   }
 }
 
+// A linear layer that notes how often its backward was asked for, and whether for an input
+// gradient.
+class Asked final : public Layer {
+ public:
+  explicit Asked(std::string name) : Layer(std::move(name)) {}
+  const char* kind() const override { return "asked"; }
+  TensorSpec output(const TensorSpec& input) const override { return inner_->output(input); }
+  std::vector<ParameterSpec> parameters() const override { return inner_->parameters(); }
+  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors& weights,
+                     Tensors& saved) const override {
+    return inner_->forward(context, input, weights, saved);
+  }
+  at::Tensor backward_input(const LayerContext& context, Tensors& saved, const Tensors& weights,
+                            const at::Tensor& grad, bool need, Tensors& kept) const override {
+    needs_.push_back(need);
+    return inner_->backward_input(context, saved, weights, grad, need, kept);
+  }
+  void backward_weight(const LayerContext& context, const Tensors& kept,
+                       const Tensors& sums) const override {
+    inner_->backward_weight(context, kept, sums);
+  }
+
+  mutable std::vector<bool> needs_;
+
+ private:
+  LayerPtr inner_ = linear("inner", 6, 6);
+};
+
+TEST(Stage, NobodyComputesTheGradientOfTheData) {
+  Model model;
+  model.name = "asked";
+  model.input = {{6}};
+  model.target = {{6}};
+  model.loss = half_squared_error();
+  std::vector<const Asked*> asked;
+  for (const char* name : {"low", "high"}) {
+    auto layer = std::make_unique<Asked>(name);
+    asked.push_back(layer.get());
+    model.layers.push_back(relu(std::string("before_") + name));
+    model.layers.push_back(std::move(layer));
+  }
+  const at::Tensor input = random_tensor({4, 6}, at::kFloat, 1);
+  Worker whole(model, 0, 4);
+  whole.forward(input, at::zeros({4, 6}));
+  whole.backward(at::Tensor());
+  EXPECT_EQ(asked[0]->needs_, std::vector<bool>{false});
+  EXPECT_EQ(asked[1]->needs_, std::vector<bool>{true});
+  // As the first layer of a later stage its gradient is the stage below's.
+  Worker later(model, 3, 4);
+  later.forward(input, at::zeros({4, 6}));
+  EXPECT_TRUE(later.backward(at::Tensor()).defined());
+  EXPECT_EQ(asked[1]->needs_, (std::vector<bool>{true, true}));
+}
+
 TEST(Stage, EvaluationLeavesNothingBehind) {
   const Model model = builtin_model("mlp", R"({"depth": 2, "width": 4})", {{6}}, 3);
   Worker worker(model, 0, size_of(model));
