@@ -101,17 +101,6 @@ void write_inputs(const std::string& dir, const Job& job) {
   write(kPredictionFile, to_value(job.predicted.trace));
 }
 
-std::vector<std::string> settings_of(const TrainArgs& args) {
-  std::vector<std::string> settings = args.run.set;
-  if (args.workers) {
-    settings.push_back(fmt::format("parallel.workers={}", *args.workers));
-  }
-  if (!args.plan.empty()) {
-    settings.push_back(fmt::format("parallel.plan=\"{}\"", args.plan));
-  }
-  return settings;
-}
-
 // What a person should do when the prediction was far off.
 void warn_when_off(const Job& job, const Trace& measured, Output& output) {
   constexpr double kFarOff = 0.2;
@@ -132,9 +121,10 @@ void warn_when_off(const Job& job, const Trace& measured, Output& output) {
 
 int run_train(const TrainArgs& args, Output& output) {
   catch_signals();
-  RunConfig config = read_run_config(args.run.config, settings_of(args));
+  RunConfig config = read_run_config(args.run.config, all_settings(args));
   if (!args.resume.empty()) {
-    resolve_checkpoint(args.resume);  // a missing one is said before anything is measured
+    // A missing or damaged one is said before anything is measured or written.
+    read_checkpoint(resolve_checkpoint(args.resume));
   }
   PreparationSink preparation(output);
   const Job job =
