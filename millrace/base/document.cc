@@ -24,6 +24,7 @@ bool same_members(const std::vector<Member>& a, const std::vector<Member>& b) {
   }
   const auto sorted = [](const std::vector<Member>& members) {
     std::vector<const Member*> order;
+    order.reserve(members.size());
     for (const Member& member : members) {
       order.push_back(&member);
     }
