@@ -247,7 +247,7 @@ std::string TextTable::str() const {
     for (std::size_t c = 0; c < widths.size(); ++c) {
       const std::string& cell = rows_[r][c];
       const std::string fill(widths[c] - width_of(cell), ' ');
-      line += c == 0 ? cell + fill : "  " + fill + cell;
+      line.append(c == 0 ? cell : "  ").append(fill).append(c == 0 ? "" : cell);
       rule += (c == 0 ? "" : "  ") + std::string(widths[c], '-');
     }
     add_line(std::move(line));

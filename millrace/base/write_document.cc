@@ -159,7 +159,7 @@ void append_json(std::string& out, const Value& value, int indent, int depth, st
     separator = ",\n";
   }
   out += '\n';
-  out.append(static_cast<std::size_t>(indent * depth), ' ');
+  out.append(static_cast<std::size_t>(indent) * static_cast<std::size_t>(depth), ' ');
   out += is_array ? ']' : '}';
 }
 

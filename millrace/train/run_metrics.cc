@@ -1,9 +1,12 @@
 #include "millrace/train/run_metrics.h"
 
 #include <cerrno>
+#include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "millrace/base/clock.h"
+#include "millrace/base/error.h"
 #include "millrace/base/file.h"
 
 namespace millrace {
@@ -55,6 +58,37 @@ Value to_value(const DoneEvent& event) {
   line.set("accuracy", Value::of(event.accuracy));
   line.set("interrupted", Value::of(event.interrupted));
   return line;
+}
+
+void rewind_metrics(const std::string& path, int64_t step) {
+  if (!std::filesystem::exists(path)) {
+    return;
+  }
+  const std::string text = read_file(path);
+  std::string kept;
+  int64_t last_step = 0;  // a note has no step: it belongs to the line before it
+  std::string_view rest = text;
+  for (int number = 1; rest.find('\n') != std::string_view::npos; ++number) {
+    const std::string_view line = rest.substr(0, rest.find('\n') + 1);
+    rest.remove_prefix(line.size());
+    if (line.size() == 1) {
+      continue;
+    }
+    try {
+      const Document document = parse_json(line, path);
+      Reader reader(document);
+      last_step = reader.integer("step", last_step);
+      if (last_step <= step && reader.text("event") != "done") {
+        kept += line;
+      }
+    } catch (const Error& error) {
+      throw Error(ErrorCode::kBadFile, error.message() + "; remove this line, then resume")
+          .in_file(path, number);
+    }
+  }
+  if (kept != text) {
+    write_file_atomically(path, kept);
+  }
 }
 
 RunMetrics::RunMetrics(std::string path) : path_(std::move(path)), file_(path_, std::ios::app) {

@@ -2,6 +2,7 @@
 // --json` prints.
 #pragma once
 
+#include <cstdint>
 #include <fstream>
 #include <string>
 
@@ -15,6 +16,11 @@ Value to_value(const StepEvent& event);
 Value to_value(const EvalEvent& event);
 Value to_value(const CheckpointEvent& event);
 Value to_value(const DoneEvent& event);
+
+// Takes metrics.jsonl back to a checkpoint: keeps the lines up to `step`, drops those of later
+// steps (a run that was killed had gone on after it), every `done`, and a torn last line. No file,
+// no change. Throws kNoSpace or kBadFile.
+void rewind_metrics(const std::string& path, int64_t step);
 
 // Appends to `path`; lines are flushed at least once a second and at each event that is not a step.
 // Throws kNoSpace or kBadFile.

@@ -1,6 +1,7 @@
 #include "millrace/train/trainer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -189,21 +190,7 @@ class Run {
     const std::string path = resolve_checkpoint(where);
     const LoadedCheckpoint checkpoint = read_checkpoint(path);
     const CheckpointManifest& manifest = checkpoint.manifest;
-    const auto same = [&](const char* what, const auto& saved, const auto& own) {
-      if (saved != own) {
-        throw Error(
-            ErrorCode::kInvalidArgument,
-            fmt::format("the checkpoint was made with {} = {}, this run has {}; resume with "
-                        "the same, or start a new run",
-                        what, saved, own))
-            .in_file(path);
-      }
-    };
-    same("model", manifest.model, job_.model.name);
-    same("batch", manifest.batch, job_.config.train.batch);
-    same("seed", manifest.seed, job_.config.train.seed);
-    same("training samples", manifest.samples, job_.data.train->size());
-    same("optimizer", manifest.optimizer, job_.config.train.optimizer);
+    check_resume(manifest, job_, path);
     load_into(checkpoint, session_);
     step_ = manifest.step;
     epoch_ = manifest.epoch;
@@ -232,6 +219,38 @@ class Run {
 };
 
 }  // namespace
+
+void check_resume(const CheckpointManifest& checkpoint, const Job& job, const std::string& path) {
+  const auto same = [&](const std::string& what, const auto& saved, const auto& own) {
+    if (saved != own) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("the checkpoint was made with {} = {}, this run has {}; resume with "
+                              "the same, or start a new run",
+                              what, saved, own))
+          .in_file(path);
+    }
+  };
+  same("model", checkpoint.model, job.model.name);
+  same("batch", checkpoint.batch, job.config.train.batch);
+  same("seed", checkpoint.seed, job.config.train.seed);
+  same("training samples", checkpoint.samples, job.data.train->size());
+  same("optimizer", checkpoint.optimizer, job.config.train.optimizer);
+  const auto form = [](const std::string& dtype, const std::vector<int64_t>& shape) {
+    return fmt::format("{} [{}]", dtype, fmt::join(shape, ", "));
+  };
+  for (const auto& layer : job.model.layers) {
+    for (const ParameterSpec& parameter : layer->parameters()) {
+      const std::string name = layer->name() + "." + parameter.name;
+      std::string saved = "nothing";
+      for (const TensorEntry& tensor : checkpoint.tensors) {
+        if (tensor.name == name) {
+          saved = form(tensor.dtype, tensor.shape);
+        }
+      }
+      same(name, saved, form(job.config.train.dtype, parameter.shape));
+    }
+  }
+}
 
 TrainResult train(const Job& job, const TrainOptions& options) { return Run(job, options).run(); }
 

@@ -432,7 +432,8 @@ std::vector<std::string> all_settings(const TrainArgs& args) {
     settings.push_back(fmt::format("parallel.workers={}", *args.workers));
   }
   if (!args.plan.empty()) {
-    settings.push_back(fmt::format("parallel.plan=\"{}\"", args.plan));
+    // Quoted as JSON, which TOML reads too: a path may hold quotes and backslashes.
+    settings.push_back("parallel.plan=" + to_json(Value::of(args.plan), -1));
   }
   return settings;
 }

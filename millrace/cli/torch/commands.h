@@ -28,7 +28,7 @@ void catch_signals();
 bool stop_requested();
 int stop_signal();  // 0 when none came
 
-// Shows preparation notes and progress.
+// Shows preparation notes and progress. After a caught signal, on_progress throws kInterrupted.
 class PreparationSink final : public EventSink {
  public:
   explicit PreparationSink(Output& output) : output_(output) {}

@@ -54,6 +54,9 @@ void PreparationSink::on_note(const std::string& text) {
 }
 
 void PreparationSink::on_progress(const std::string& what, double fraction) {
+  if (stop_requested()) {
+    throw Error(ErrorCode::kInterrupted, "interrupted");
+  }
   output_.progress(fmt::format("{}: {:3.0f}%", what, 100 * fraction));
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "millrace/base/file.h"
@@ -22,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string format_left(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const int64_t whole = std::llround(seconds);
   return whole >= 3600 ? fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
                        : fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
@@ -89,6 +90,21 @@ std::string choose_run_dir(const TrainArgs& args, const RunConfig& config) {
   return new_run_dir(config.name);
 }
 
+// Two runs in one folder would mix their metrics and checkpoints.
+void refuse_used(const std::string& dir) {
+  if (fs::exists(fs::path(dir) / kConfigFile)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "this folder holds a run already; go on with it by --resume, or choose another "
+                "--run-dir")
+        .in_file(dir);
+  }
+}
+
+int interrupted_before_training(Output& output) {
+  output.text("interrupted before training: no run folder was made\n");
+  return 128 + stop_signal();
+}
+
 void write_inputs(const std::string& dir, const Job& job) {
   const auto write = [&](const char* file, const Value& value) {
     write_file_atomically(dir + "/" + file, to_json(value) + "\n");
@@ -121,14 +137,29 @@ void warn_when_off(const Job& job, const Trace& measured, Output& output) {
 
 int run_train(const TrainArgs& args, Output& output) {
   catch_signals();
-  RunConfig config = read_run_config(args.run.config, all_settings(args));
+  const RunConfig config = read_run_config(args.run.config, all_settings(args));
+  const std::string dir = choose_run_dir(args, config);
+  // What cannot be resumed is said before anything is measured or written.
+  std::optional<CheckpointManifest> resumed;
   if (!args.resume.empty()) {
-    // A missing or damaged one is said before anything is measured or written.
-    read_checkpoint(resolve_checkpoint(args.resume));
+    resumed = read_checkpoint(resolve_checkpoint(args.resume)).manifest;
+  } else if (!args.dry_run) {
+    refuse_used(dir);
   }
   PreparationSink preparation(output);
-  const Job job =
-      prepare(config, {.cache_dir = cache_dir(), .fresh = args.run.fresh, .sink = &preparation});
+  Job job;
+  try {
+    job =
+        prepare(config, {.cache_dir = cache_dir(), .fresh = args.run.fresh, .sink = &preparation});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInterrupted) {
+      throw;
+    }
+    return interrupted_before_training(output);
+  }
+  if (resumed) {
+    check_resume(*resumed, job, args.resume);
+  }
   output.end_progress();
   output.text("\n" + describe(job) + "\n");
   if (args.dry_run) {
@@ -136,10 +167,12 @@ int run_train(const TrainArgs& args, Output& output) {
     return 0;
   }
   if (stop_requested()) {
-    return 128 + stop_signal();
+    return interrupted_before_training(output);
   }
-  const std::string dir = choose_run_dir(args, config);
   write_inputs(dir, job);
+  if (resumed) {
+    rewind_metrics(dir + "/" + kMetricsFile, resumed->step);
+  }
   TrainSink sink(output, dir + "/" + kMetricsFile);
   for (const std::string& note : job.notes) {
     Value line = Value::map();

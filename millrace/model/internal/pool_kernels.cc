@@ -8,8 +8,8 @@ namespace millrace::internal {
 namespace {
 
 // 2x2 windows, the common case, are written in the vector extension that GCC and Clang share: which
-// of two neighbours is the larger is a coin toss to a branch predictor, and neither compiler finds
-// selects for this loop by itself (measured: 12 times slower forward, 4 times backward).
+// of two neighbours is the larger is a coin toss to a branch predictor, and GCC 12 finds no
+// selects for the plain loop by itself (measured: 9 times slower forward, 5 times backward).
 template <typename T>
 struct Vectors {
   static constexpr int64_t kLanes = 16 / sizeof(T);
