@@ -52,6 +52,14 @@ class Preparation {
 
   void check_before_measuring() {
     const auto num_layers = static_cast<int>(job_.model.layers.size());
+    // An epoch's order and the actions of a pipeline without a flush are held in memory.
+    constexpr int64_t kMostSamples = 1'000'000'000;
+    if (job_.data.train->size() > kMostSamples) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("{} training samples; offered are at most {}",
+                              job_.data.train->size(), kMostSamples))
+          .at_key("data");
+    }
     if (parallel().stages && *parallel().stages > num_layers) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{} stages for the {} layers of {}; use at most {}",

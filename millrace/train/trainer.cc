@@ -238,17 +238,36 @@ void check_resume(const CheckpointManifest& checkpoint, const Job& job, const st
   const auto form = [](const std::string& dtype, const std::vector<int64_t>& shape) {
     return fmt::format("{} [{}]", dtype, fmt::join(shape, ", "));
   };
+  std::vector<std::pair<std::string, std::string>> expected;
   for (const auto& layer : job.model.layers) {
     for (const ParameterSpec& parameter : layer->parameters()) {
       const std::string name = layer->name() + "." + parameter.name;
-      std::string saved = "nothing";
-      for (const TensorEntry& tensor : checkpoint.tensors) {
-        if (tensor.name == name) {
-          saved = form(tensor.dtype, tensor.shape);
-        }
+      expected.push_back({name, form(job.config.train.dtype, parameter.shape)});
+      if (job.config.train.momentum != 0) {
+        expected.push_back({name + "/velocity", expected.back().second});
       }
-      same(name, saved, form(job.config.train.dtype, parameter.shape));
     }
+  }
+  for (const auto& [name, own] : expected) {
+    std::string saved = "nothing";
+    for (const TensorEntry& tensor : checkpoint.tensors) {
+      if (tensor.name == name) {
+        saved = form(tensor.dtype, tensor.shape);
+      }
+    }
+    same(name, saved, own);
+  }
+  same("the number of tensors", checkpoint.tensors.size(), expected.size());
+  const int64_t steps_per_epoch =
+      SampleOrder(job.data.train->size(), job.config.train.batch, 0).steps_per_epoch();
+  if (checkpoint.epoch != checkpoint.step / steps_per_epoch ||
+      checkpoint.step_in_epoch != checkpoint.step % steps_per_epoch) {
+    throw Error(
+        ErrorCode::kBadFile,
+        fmt::format("step {} of epochs of {} steps cannot be step {} of epoch {}; the "
+                    "manifest is damaged, use another checkpoint",
+                    checkpoint.step, steps_per_epoch, checkpoint.step_in_epoch, checkpoint.epoch))
+        .in_file(path);
   }
 }
 

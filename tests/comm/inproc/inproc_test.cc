@@ -175,7 +175,10 @@ TEST(Inproc, OneTimeoutEndsTheWorldWithItsCause) {
     }
   });
   ASSERT_TRUE(world.first_cause().has_value());
-  EXPECT_EQ(world.first_cause()->code(), ErrorCode::kTimeout);
+  // All three deadlines fall together: a member that was told of another's timeout may abort first,
+  // quoting it.
+  EXPECT_TRUE(world.first_cause()->code() == ErrorCode::kTimeout ||
+              world.first_cause()->code() == ErrorCode::kPeerLost);
   for (const auto& error : errors) {
     ASSERT_TRUE(error.has_value());
     EXPECT_TRUE(error->code() == ErrorCode::kTimeout || error->code() == ErrorCode::kPeerLost);
