@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "millrace/base/file.h"
@@ -169,7 +170,16 @@ int run_train(const TrainArgs& args, Output& output) {
   if (stop_requested()) {
     return interrupted_before_training(output);
   }
-  write_inputs(dir, job);
+  const bool fresh_dir = !fs::exists(dir);
+  try {
+    write_inputs(dir, job);
+  } catch (...) {
+    if (fresh_dir) {  // no half of a run folder stays
+      std::error_code ignored;
+      fs::remove_all(dir, ignored);
+    }
+    throw;
+  }
   if (resumed) {
     rewind_metrics(dir + "/" + kMetricsFile, resumed->step);
   }
@@ -198,7 +208,7 @@ int run_train(const TrainArgs& args, Output& output) {
   if (result.done.interrupted) {
     output.text(
         fmt::format("interrupted: drained and saved; go on with `millrace train {} --resume {}`\n",
-                    args.run.config, dir));
+                    (fs::path(dir) / kConfigFile).string(), dir));
   } else {
     output.text(
         fmt::format("{} steps in {}", result.done.steps, format_seconds(result.done.train_s)));
