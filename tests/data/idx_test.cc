@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <functional>
 
 #include "millrace/base/error.h"
@@ -76,6 +77,29 @@ TEST(Idx, CompressedDataThatBreaksOffAnywhere) {
     std::filesystem::resize_file(path, left);
     EXPECT_THAT(images_refusal(path), HasSubstr("truncated")) << left << " bytes left";
   }
+}
+
+// Every byte of content is there, but not all of the checksum that vouches for them.
+TEST(Idx, CompressedDataWithoutItsChecksum) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write_compressed("whole", idx_images(2, 2, 3, Bytes(12)));
+  const auto size = std::filesystem::file_size(path);
+  for (std::uintmax_t missing = 1; missing <= 8; ++missing) {
+    std::filesystem::resize_file(path, size - missing);
+    EXPECT_THAT(images_refusal(path), HasSubstr("truncated")) << missing << " bytes missing";
+  }
+}
+
+TEST(Idx, CompressedDataOfAnotherChecksum) {
+  const TemporaryFolder folder;
+  const std::string path = folder.write_compressed("x", idx_images(2, 2, 3, Bytes(12)));
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(-8, std::ios::end);
+  const int first = file.get();
+  file.seekp(-8, std::ios::end);
+  file.put(static_cast<char>(first ^ 1));
+  file.close();
+  EXPECT_THAT(images_refusal(path), HasSubstr("damaged"));
 }
 
 TEST(Idx, DamagedCompressedData) {

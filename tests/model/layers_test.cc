@@ -200,6 +200,28 @@ TEST(Layers, NoSamplesNoCrash) {
   }
 }
 
+TEST(Layers, PoolGivesTiesToTheSamePlaceAsLibtorch) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    for (const int64_t size : {2, 3}) {
+      // Two values only, so that nearly every window has equal largest ones; sides leave a rest.
+      const at::Tensor input = random_tensor({2, 3, 13, 11}, dtype, 6).gt(0).to(dtype);
+      const at::Tensor grad = random_tensor({2, 3, 13 / size, 11 / size}, dtype, 7);
+      const Differentiated expected = by_autograd(
+          [&](const Tensors& t) {
+            return at::max_pool2d(t[0], {size, size});
+          },
+          {input}, grad);
+      const LayerPtr layer = max_pool2d("p", size);
+      Tensors saved;
+      Tensors kept;
+      EXPECT_TRUE(same_bits(layer->forward({}, input, {}, saved), expected.value));
+      const at::Tensor back = layer->backward_input({}, saved, {}, grad, true, kept);
+      EXPECT_EQ(difference(back, expected.gradients[0]), 0.0) << size;
+      EXPECT_EQ(back.narrow(2, 13 / size * size, 13 % size).abs().sum().item<double>(), 0.0);
+    }
+  }
+}
+
 TEST(Layers, AnActivationSavesItsOutputAndNoCopy) {
   for (const LayerPtr& layer : {relu("r"), tanh("t")}) {
     Tensors saved;

@@ -122,7 +122,7 @@ TEST(Models, EveryBuiltinChecksOutOnSeveralInputs) {
 
 TEST(Models, UnknownNameIsAnsweredWithTheNearest) {
   EXPECT_THAT(message_of([] { find_model("lennet"); }),
-              AllOf(HasSubstr("\"lennet\""), HasSubstr("lenet"), HasSubstr("mlp")));
+              AllOf(HasSubstr("\"lennet\""), HasSubstr("`lenet`"), HasSubstr("mlp")));
 }
 
 TEST(Mlp, DepthAndWidth) {
@@ -136,9 +136,12 @@ TEST(Mlp, DepthAndWidth) {
 }
 
 TEST(Mlp, OptionsAreChecked) {
-  for (const char* options :
-       {R"({"depth": 0})", R"({"width": 0})", R"({"depth": "x"})", R"({"widht": 3})"}) {
-    EXPECT_NE(message_of([&] { builtin_model("mlp", options, {{4}}, 3); }), "") << options;
+  for (const auto& [options, key] : {std::pair{R"({"depth": 0})", "depth"},
+                                     {R"({"width": 0})", "width"},
+                                     {R"({"depth": "x"})", "depth"},
+                                     {R"({"widht": 3})", "`width`"}}) {
+    EXPECT_THAT(message_of([&, o = options] { builtin_model("mlp", o, {{4}}, 3); }), HasSubstr(key))
+        << options;
   }
 }
 

@@ -164,6 +164,45 @@ TEST_P(StageTask, EveryCutGivesTheSameBits) {
   }
 }
 
+// With one cut no stage is in the middle; here every layer is a stage of its own.
+TEST_P(StageTask, AStageALayerGivesTheSameBits) {
+  Worker whole(model_, 0, size_of(model_));
+  const at::Tensor logits = whole.forward(input_, target_);
+  whole.backward(at::Tensor());
+  for (const bool halves : {false, true}) {
+    std::vector<std::unique_ptr<Worker>> chain;
+    at::Tensor x = input_;
+    for (int i = 0; i < size_of(model_); ++i) {
+      chain.push_back(std::make_unique<Worker>(model_, i, i + 1));
+      x = chain.back()->forward(x, target_);
+    }
+    EXPECT_TRUE(same_bits(x, logits));
+    EXPECT_EQ(chain.back()->loss.loss, whole.loss.loss);
+    at::Tensor grad;
+    for (auto worker = chain.rbegin(); worker != chain.rend(); ++worker) {
+      grad = halves ? (*worker)->backward_by_halves(grad) : (*worker)->backward(grad);
+    }
+    EXPECT_FALSE(grad.defined());
+    Tensors weights;
+    Tensors sums;
+    for (const auto& worker : chain) {
+      for (const at::Tensor& piece : pieces(worker->weights)) {
+        weights.push_back(piece);
+      }
+      for (const at::Tensor& piece : pieces(worker->sums)) {
+        sums.push_back(piece);
+      }
+    }
+    const Tensors whole_weights = pieces(whole.weights);
+    const Tensors whole_sums = pieces(whole.sums);
+    ASSERT_EQ(sums.size(), whole_sums.size());
+    for (std::size_t p = 0; p < sums.size(); ++p) {
+      EXPECT_TRUE(same_bits(weights[p], whole_weights[p])) << "weight " << p;
+      EXPECT_TRUE(same_bits(sums[p], whole_sums[p])) << "sum " << p;
+    }
+  }
+}
+
 TEST_P(StageTask, TwoMicrobatchesInFlightAddUp) {
   Worker whole(model_, 0, size_of(model_));
   whole.forward(input_, target_);

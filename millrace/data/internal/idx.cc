@@ -54,6 +54,14 @@ class GzFile {
     return done;
   }
 
+  // After a read at the end: whether compressed data lacks its last bytes, the checksum, without
+  // which zlib has vouched for nothing. It reports that as the end of the file, not as an error.
+  bool breaks_off() const {
+    int code = Z_OK;
+    gzerror(file_.get(), &code);
+    return code == Z_BUF_ERROR;
+  }
+
  private:
   struct Close {
     void operator()(gzFile file) const { gzclose(file); }
@@ -113,6 +121,9 @@ std::vector<uint8_t> read_rest(GzFile& file, const std::string& path, uint64_t e
   uint8_t extra = 0;
   if (file.read(&extra, 1) != 0) {
     throw bad_file(path, fmt::format("expected {} bytes after the header, found more", expected));
+  }
+  if (file.breaks_off()) {
+    throw bad_file(path, "truncated: the compressed data breaks off before its checksum");
   }
   return data;
 }
