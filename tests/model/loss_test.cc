@@ -29,6 +29,8 @@ TEST(CrossEntropy, ClosedForms) {
   EXPECT_DOUBLE_EQ(even.loss, std::log(4.0));
   EXPECT_EQ(even.samples, 1);
   EXPECT_EQ(even.correct, 0);  // the first of equal ones counts, and that is class 0
+  EXPECT_EQ(cross_entropy()->evaluate(at::zeros({1, 4}, at::kDouble), labels({0}), nullptr).correct,
+            1);
   EXPECT_LE(difference(gradient, at::tensor({0.25, -0.75, 0.25, 0.25}, at::kDouble).view({1, 4})),
             1e-15);
   // Logits beyond exp()'s range.
