@@ -26,7 +26,7 @@ int64_t bounded(Reader& reader, const char* key, int64_t most, int64_t fallback)
 }
 
 std::string name_at(Reader& reader, const char* key, const std::string& fallback) {
-  const std::string value = reader.text(key, fallback);
+  std::string value = reader.text(key, fallback);
   if (value.empty()) {
     throw reader.error(key, "expected a name, found empty text");
   }
@@ -43,7 +43,7 @@ Error unsupported(const Error& error) {
 
 std::string choice(Reader& reader, const char* key, const std::vector<std::string>& offered,
                    const std::string& fallback) {
-  const std::string value = reader.text(key, fallback);
+  std::string value = reader.text(key, fallback);
   if (std::find(offered.begin(), offered.end(), value) == offered.end()) {
     std::vector<std::string> names;
     for (const std::string& name : offered) {
@@ -217,7 +217,7 @@ TrainConfig train_from(Reader& reader) {
 std::string run_name(Reader& reader, const std::string& file) {
   const std::string stem = std::filesystem::path(file).stem().string();
   const bool given = reader.raw("name") != nullptr;
-  const std::string name = given ? reader.text("name") : stem.empty() ? "run" : stem;
+  std::string name = given ? reader.text("name") : stem.empty() ? "run" : stem;
   const bool has_control = std::any_of(name.begin(), name.end(), [](char c) {
     return static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
   });

@@ -42,7 +42,9 @@ void run_ranks(const std::vector<int>& ranks, const std::function<void(const Err
       const Error error = as_error(std::current_exception(), rank);
       {
         const std::lock_guard<std::mutex> lock(mutex);
-        if (!first_cause) {
+        // What a rank was told of another's failure gives way to the failure itself.
+        if (!first_cause ||
+            (first_cause->code() == ErrorCode::kPeerLost && error.code() != ErrorCode::kPeerLost)) {
           first_cause = error;
         }
       }

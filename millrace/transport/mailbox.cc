@@ -65,12 +65,15 @@ std::string to_string(const Fingerprint& fingerprint) {
 
 bool AbortFlag::raise(const Error& cause) {
   std::lock_guard lock(mutex_);
-  if (cause_.has_value()) {
-    return false;
+  // A rank that was told of a failure may get here before the rank that failed: what it was told
+  // (kPeerLost) gives way to the failure itself.
+  const bool first = !cause_.has_value();
+  const bool second_hand = !first && cause_->code() == ErrorCode::kPeerLost;
+  if (first || (second_hand && cause.code() != ErrorCode::kPeerLost)) {
+    cause_ = cause;
   }
-  cause_ = cause;
   raised_.store(true, std::memory_order_release);
-  return true;
+  return first;
 }
 
 void AbortFlag::rethrow() const {

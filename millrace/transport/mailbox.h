@@ -53,7 +53,8 @@ std::string to_string(
 // First cause of a failure, told to everybody who waits. Any thread.
 class AbortFlag {
  public:
-  // Keeps the first error only; later ones are ignored. Returns whether this was the first.
+  // Keeps the first error; only a kPeerLost, which quotes somebody's failure, gives way to a later
+  // error of another kind. Returns whether this was the first.
   bool raise(const Error& cause);
   bool raised() const { return raised_.load(std::memory_order_acquire); }
   // Throws kPeerLost that quotes the first cause: "rank 1 failed: ...". Only after raised().
@@ -156,7 +157,7 @@ class Mailboxes {
   // Both need the box's lock.
   static void put(Box& box, Slot message);
   static bool take(Box& box, int from, const MessageTag& tag, Slot& taken);
-  bool wait_and_take(Box& box, double start_s, uint32_t num_seen,
+  bool wait_and_take(Box& own, double start_s, uint32_t num_seen,
                      const internal::HeldMessage& wanted, Slot& taken);
 
   const double timeout_s_;

@@ -66,6 +66,16 @@ TEST(AbortFlag, KeepsTheFirstCauseAndQuotesIt) {
   EXPECT_THAT(quoted.what(), Not(HasSubstr("later")));
 }
 
+TEST(AbortFlag, WhatWasToldSecondHandGivesWayToTheFailureItself) {
+  AbortFlag flag;
+  EXPECT_TRUE(flag.raise(Error(ErrorCode::kPeerLost, "rank 1 failed: nothing came")));
+  EXPECT_FALSE(flag.raise(Error(ErrorCode::kTimeout, "nothing came")));
+  EXPECT_EQ(flag.cause()->code(), ErrorCode::kTimeout);
+  EXPECT_FALSE(flag.raise(Error(ErrorCode::kInternal, "later")));
+  EXPECT_FALSE(flag.raise(Error(ErrorCode::kPeerLost, "later still")));
+  EXPECT_EQ(flag.cause()->message(), "nothing came");
+}
+
 TEST(AbortFlag, CauseWithoutRankSpeaksOfTheRun) {
   AbortFlag flag;
   flag.raise(Error(ErrorCode::kInterrupted, "Ctrl-C"));

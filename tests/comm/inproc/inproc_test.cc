@@ -175,10 +175,8 @@ TEST(Inproc, OneTimeoutEndsTheWorldWithItsCause) {
     }
   });
   ASSERT_TRUE(world.first_cause().has_value());
-  // All three deadlines fall together: a member that was told of another's timeout may abort first,
-  // quoting it.
-  EXPECT_TRUE(world.first_cause()->code() == ErrorCode::kTimeout ||
-              world.first_cause()->code() == ErrorCode::kPeerLost);
+  EXPECT_EQ(world.first_cause()->code(), ErrorCode::kTimeout)
+      << "whoever was told of a timeout and aborted first gives way to it";
   for (const auto& error : errors) {
     ASSERT_TRUE(error.has_value());
     EXPECT_TRUE(error->code() == ErrorCode::kTimeout || error->code() == ErrorCode::kPeerLost);
