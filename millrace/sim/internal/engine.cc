@@ -255,7 +255,7 @@ bool Engine::reduce(int rank) {
     state.reduction->todo.insert(state.reduction->todo.end(), actions.begin(), actions.end());
   };
   if (!state.reduction) {
-    state.reduction.emplace();
+    state.reduction = Reduction{};
     state.reduction->start_s = state.clock_s;
     take(state.rule->on(GradientsReady{{0, num_elements(cost)}, true}));
   }
