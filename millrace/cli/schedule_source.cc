@@ -51,18 +51,20 @@ void check_size(int64_t ranks, int64_t microbatches) {
   }
 }
 
-// A builtin for `ranks` ranks. One without a flush takes one microbatch a step, so that
-// --microbatches can mean minibatches there.
-Schedule make_named(const std::string& name, int ranks, int microbatches,
+// A builtin of this shape. One without a flush takes one microbatch a step, so that --microbatches
+// can mean minibatches there.
+Schedule make_named(const std::string& name, ScheduleConfig config, int microbatches,
                     const std::string& policy) {
   const ScheduleEntry& entry = find_schedule(name);
-  if (!entry.builtin->offers({ranks, 1})) {
-    Schedule one = make_schedule(name, {ranks, 1}, policy);
+  config.num_microbatches = 1;
+  if (!entry.builtin->offers(config)) {
+    Schedule one = make_schedule(name, config, policy);
     if (!one.flush) {
       return one;
     }
   }
-  return make_schedule(name, {ranks, microbatches}, policy);
+  config.num_microbatches = microbatches;
+  return make_schedule(name, config, policy);
 }
 
 void from_plan(const ScheduleSource& source, ChosenSchedule& chosen) {
@@ -70,16 +72,19 @@ void from_plan(const ScheduleSource& source, ChosenSchedule& chosen) {
   try {
     const ScheduleEntry& entry = find_schedule(plan.schedule);
     chosen.builtin = entry.builtin;
-    const int stages = plan.num_stages();
-    check_size(stages, source.microbatches.value_or(plan.microbatches));
+    const ScheduleConfig config = schedule_config(plan);
+    const int64_t microbatches = source.microbatches.value_or(plan.microbatches);
+    check_size(config.num_ranks, microbatches * plan.max_replicas());
     // The plan's own number of microbatches must fit; the one given may mean minibatches.
     chosen.schedule = source.microbatches
-                          ? make_named(entry.name, stages, *source.microbatches, source.policy)
-                          : make_schedule(entry.name, {stages, plan.microbatches}, source.policy);
+                          ? make_named(entry.name, config, *source.microbatches, source.policy)
+                          : make_schedule(entry.name, config, source.policy);
+    if (chosen.schedule.flush) {
+      plan.microbatches = static_cast<int>(microbatches);
+    }
   } catch (Error& error) {
     throw error.in_file(source.plan);
   }
-  plan.microbatches = chosen.schedule.num_microbatches;
   chosen.plan = std::move(plan);
 }
 
@@ -91,8 +96,8 @@ void from_name(const ScheduleSource& source, ChosenSchedule& chosen) {
   // Twice the ranks is enough for each schedule to show its steady state.
   const int64_t microbatches = source.microbatches.value_or(2 * int64_t{source.ranks});
   check_size(source.ranks, microbatches);
-  chosen.schedule =
-      make_named(source.name, source.ranks, static_cast<int>(microbatches), source.policy);
+  chosen.schedule = make_named(source.name, {.num_ranks = source.ranks},
+                               static_cast<int>(microbatches), source.policy);
 }
 
 void from_file(const ScheduleSource& source, ChosenSchedule& chosen) {
@@ -136,12 +141,18 @@ ChosenSchedule choose_schedule(const ScheduleSource& source, StandardSteps stand
   }
   const Schedule& schedule = chosen.schedule;
   if (!schedule.flush) {
-    chosen.num_steps = source.microbatches.value_or(
-        int64_t{standard.per_stage} * schedule.num_stages + standard.more);
+    const int64_t round = schedule.period_microbatches;
+    const int64_t wanted = std::max(int64_t{standard.per_rank} * schedule.num_ranks + standard.more,
+                                    standard.rounds * round);
+    chosen.num_steps = source.microbatches.value_or((wanted + round - 1) / round * round);
     check_size(schedule.num_ranks, chosen.num_steps);
   }
   try {
-    validate(schedule);
+    if (chosen.plan) {
+      validate(schedule, *chosen.plan, chain_links(chosen.plan->num_stages()));
+    } else {
+      validate(schedule);
+    }
     chosen.lowered = chosen.plan ? lower(schedule, *chosen.plan, chosen.num_steps)
                                  : lower(schedule, chosen.num_steps);
   } catch (Error& error) {

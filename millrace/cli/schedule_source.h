@@ -34,8 +34,9 @@ struct ChosenSchedule {
 
 // Minibatches of a schedule without a flush where --microbatches does not say how many.
 struct StandardSteps {
-  int per_stage = 0;
+  int per_rank = 0;
   int more = 0;
+  int rounds = 1;  // at least so many of all stages' replicas
 };
 
 // Exactly one of plan, name and file must be given. The schedule is validated. Throws what reading,

@@ -13,6 +13,7 @@
 #include "millrace/core/cluster.h"
 #include "millrace/core/profile.h"
 #include "millrace/core/run_config.h"
+#include "millrace/schedule/lower.h"
 
 namespace millrace::cli {
 namespace {
@@ -86,18 +87,23 @@ void simulate_profile(const SimulateArgs& args, Answer& answer) {
                             cluster.num_devices(), answer.chosen.lowered.ranks.size()))
         .in_file(args.cluster);
   }
-  const auto replicas = static_cast<int64_t>(plan.stages.front().ranks.size());
+  const bool flush = answer.chosen.schedule.flush;
+  const int64_t replicas = flush ? plan.max_replicas() : 1;
   answer.batch = args.batch.value_or(profile.samples_per_microbatch * plan.microbatches);
   if (args.batch) {
     check_batch(*args.batch, std::nullopt, plan.microbatches, replicas);
   }
-  const double parts = static_cast<double>(plan.microbatches) * static_cast<double>(replicas);
-  answer.simulation =
-      simulate({.lowered = answer.chosen.lowered,
-                .costs = stage_costs(plan, profile, static_cast<double>(*answer.batch) / parts),
-                .cluster = cluster,
-                .rule = plan.rule,
-                .num_steps = answer.chosen.num_steps});
+  const double samples = samples_per_part(plan, flush, *answer.batch);
+  // Lowered again: the profile knows which stages hand tensors to which.
+  answer.chosen.lowered = lower(answer.chosen.schedule, plan, answer.chosen.num_steps,
+                                stage_links(plan, profile.edges));
+  SimulationInput input{.lowered = answer.chosen.lowered,
+                        .costs = stage_costs(plan, profile, samples),
+                        .cluster = cluster,
+                        .rule = plan.rule,
+                        .num_steps = answer.chosen.num_steps};
+  input.link_bytes = link_bytes(plan, profile, answer.chosen.lowered.links, samples);
+  answer.simulation = simulate(input);
   for (std::size_t rank = 0; rank < answer.simulation.ranks.size(); ++rank) {
     const auto total = static_cast<double>(answer.simulation.ranks[rank].memory.total());
     if (total > cluster.memory_bytes) {
@@ -253,7 +259,7 @@ std::string describe(const Answer& answer) {
 int run_simulate(const SimulateArgs& args, Output& output) {
   const bool slots = in_slots(args);
   Answer answer;
-  answer.chosen = choose_schedule(args.source, {.per_stage = 4, .more = 40});
+  answer.chosen = choose_schedule(args.source, {.per_rank = 4, .more = 40, .rounds = 8});
   if (slots) {
     simulate_slots(args, answer);
   } else {

@@ -198,6 +198,29 @@ int Plan::num_used_ranks() const {
   return static_cast<int>(count);
 }
 
+int Plan::max_replicas() const {
+  std::size_t most = 0;
+  for (const PlanStage& stage : stages) {
+    most = std::max(most, stage.ranks.size());
+  }
+  return static_cast<int>(most);
+}
+
+const char* to_string(UpdateRule update) { return update == UpdateRule::kRound ? "round" : "step"; }
+
+UpdateRule parse_update_rule(const std::string& text) {
+  if (text == "round") {
+    return UpdateRule::kRound;
+  }
+  if (text == "step") {
+    return UpdateRule::kStep;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("expected `round` (a stage updates when each of its replicas had a "
+                          "minibatch) or `step` (all stages update together), found {}",
+                          in_quotes(text)));
+}
+
 int Plan::stage_of_rank(int rank) const {
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const auto& ranks = stages[s].ranks;
@@ -219,6 +242,11 @@ Plan plan_from(const Document& document) {
   plan.schedule = reader.text("schedule", plan.schedule);
   plan.rule = reader.text("rule", plan.rule);
   plan.microbatches = bounded(reader, "microbatches", kMostMicrobatches, 1);
+  try {
+    plan.update = parse_update_rule(reader.text("update", to_string(plan.update)));
+  } catch (const Error& error) {
+    throw reader.error("update", error.message());
+  }
   plan.minibatch_s = reader.quantity("minibatch_s", 0.0);
   plan.data_parallel_minibatch_s = reader.quantity("data_parallel_minibatch_s", 0.0);
   plan.one_worker_minibatch_s = reader.quantity("one_worker_minibatch_s", 0.0);
@@ -263,6 +291,7 @@ Value to_value(const Plan& plan) {
   root.set("schedule", Value::of(plan.schedule));
   root.set("rule", Value::of(plan.rule));
   root.set("microbatches", Value::of(plan.microbatches));
+  root.set("update", Value::of(to_string(plan.update)));
   root.set("workers", Value::of(plan.workers));
   root.set("minibatch_s", Value::of(plan.minibatch_s));
   root.set("data_parallel_minibatch_s", Value::of(plan.data_parallel_minibatch_s));

@@ -32,12 +32,29 @@ struct MemoryUse {
   bool operator==(const MemoryUse&) const = default;
 };
 
+// When the replicas of stages update without a flush.
+enum class UpdateRule {
+  kRound,  // a stage with r replicas after every r minibatches
+  kStep,   // all stages together after every lcm(r) minibatches
+};
+const char* to_string(UpdateRule update);  // "round", "step"
+// Throws Error(kInvalidArgument) that names both.
+UpdateRule parse_update_rule(const std::string& text);
+
+// Stage `to` uses tensors that the earlier stage `from` makes.
+struct StageLink {
+  int from = 0;
+  int to = 0;
+  auto operator<=>(const StageLink&) const = default;
+};
+
 struct Plan {
   std::string planner = "by-hand";
   std::string schedule = "1f1b";
   std::string rule = "bsp";
-  int microbatches = 1;
-  int workers = 1;  // ranks there are; a plan may leave some idle
+  int microbatches = 1;                    // of a replica of the most replicated stage
+  UpdateRule update = UpdateRule::kRound;  // without a flush
+  int workers = 1;                         // ranks there are; a plan may leave some idle
   std::vector<PlanStage> stages;
   // Predictions of the planner's formula, seconds per minibatch; 0 when unknown.
   double minibatch_s = 0;
@@ -47,6 +64,7 @@ struct Plan {
 
   int num_stages() const { return static_cast<int>(stages.size()); }
   int num_used_ranks() const;
+  int max_replicas() const;
   // Stage that a rank runs, -1 for an idle one.
   int stage_of_rank(int rank) const;
   bool operator==(const Plan&) const = default;
@@ -61,6 +79,12 @@ Value to_value(const Plan& plan);
 // one Error (kInvalidArgument): gap, overlap, disorder, unknown layer, more stages than layers.
 void check_plan(const Plan& plan, const std::vector<std::string>& model_layers,
                 const std::string& file = "");
+
+// Which stages hand tensors to which, ascending, for a model with these edges (explicit, as in
+// Profile::edges). Throws Error(kInvalidArgument) for an edge whose layer no stage holds.
+std::vector<StageLink> stage_links(const Plan& plan, const std::vector<ProfileEdge>& edges);
+// 0 -> 1 -> 2 ...
+std::vector<StageLink> chain_links(int num_stages);
 
 // "conv1..pool2 -> rank 0 | flatten..fc2 -> rank 1"
 std::string describe(const Plan& plan);

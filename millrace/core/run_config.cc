@@ -175,6 +175,8 @@ ParallelConfig parallel_from(Reader& reader) {
     config.microbatch_size =
         static_cast<int>(bounded(reader, "microbatch_size", kMostMicrobatches, 1));
   }
+  config.update =
+      parse_update_rule(choice(reader, "update", {"round", "step"}, to_string(config.update)));
   config.timeout_s = reader.number("timeout_s", config.timeout_s);
   if (config.timeout_s <= 0) {
     throw reader.error("timeout_s",
@@ -236,7 +238,7 @@ void settle_batch(RunConfig& config, Reader& reader, bool microbatches_given) {
   std::vector<int> replicas = fixed_replicas(parallel);
   const int64_t size = parallel.microbatch_size.value_or(1);
   if (parallel.microbatch_size && !microbatches_given && !replicas.empty()) {
-    const int64_t rest = size * replicas[0];
+    const int64_t rest = size * *std::max_element(replicas.begin(), replicas.end());
     if (batch % rest == 0 && batch / rest <= kMostMicrobatches) {
       parallel.microbatches = static_cast<int>(batch / rest);
     }
@@ -248,15 +250,14 @@ void settle_batch(RunConfig& config, Reader& reader, bool microbatches_given) {
                           batch / rest <= parallel.workers;
     replicas = {some_fit ? static_cast<int>(batch / rest) : 1};
   }
-  for (const int count : replicas) {
-    try {
-      check_batch(batch, parallel.microbatch_size, parallel.microbatches, count);
-    } catch (const Error& error) {
-      if (reader.has("train")) {
-        throw reader.object("train").error("batch", error.message());
-      }
-      throw reader.error("", error.message()).at_key("train.batch");
+  try {
+    check_batch(batch, parallel.microbatch_size, parallel.microbatches,
+                *std::max_element(replicas.begin(), replicas.end()));
+  } catch (const Error& error) {
+    if (reader.has("train")) {
+      throw reader.object("train").error("batch", error.message());
     }
+    throw reader.error("", error.message()).at_key("train.batch");
   }
 }
 
@@ -330,6 +331,7 @@ Value to_value(const RunConfig& config) {
   if (parallel.microbatch_size) {
     p.set("microbatch_size", Value::of(*parallel.microbatch_size));
   }
+  p.set("update", Value::of(to_string(parallel.update)));
   p.set("timeout_s", Value::of(parallel.timeout_s));
 
   const TrainConfig& train = config.train;

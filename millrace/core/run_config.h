@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "millrace/base/document.h"
+#include "millrace/core/plan.h"
 
 namespace millrace {
 
@@ -34,6 +35,7 @@ struct ParallelConfig {
   std::string policy;  // empty: the schedule's own
   std::string rule = "bsp";
   int microbatches = 1;
+  UpdateRule update = UpdateRule::kRound;  // of replicated stages without a flush
   std::optional<int>
       microbatch_size;    // when set: batch = microbatch_size x microbatches x replicas
   double timeout_s = 60;  // deadline of every wait on another rank

@@ -1,6 +1,6 @@
 // Schedule: the order of actions on every rank, executed by the runtime and timed by the simulator.
 // A plain value with a JSON form. Here "rank" is a position of the pipeline; lowering
-// (millrace/schedule/lower.h) spreads positions over the plan's replicas.
+// (millrace/schedule/lower.h) puts the plan's ranks on the positions.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "millrace/base/document.h"
 #include "millrace/core/action.h"
+#include "millrace/core/plan.h"
 
 namespace millrace {
 
@@ -58,6 +59,10 @@ struct LoweredSchedule {
   std::vector<int> stage_of_rank;  // -1 for an idle rank; (one stage a rank until chunks arrive)
   std::vector<std::vector<int>> stage_ranks;  // world ranks (replicas) of each stage
   std::vector<int> replica_of_rank;           // index among its stage's replicas
+  std::vector<StageLink> links;               // which stages hand tensors to which, ascending
+  // A run may stop early only after a multiple of so many steps, where all rounds of all stages
+  // end: 1 with a flush, else the least common multiple of the stages' replicas.
+  int64_t round_steps = 1;
 };
 
 }  // namespace millrace

@@ -4,17 +4,27 @@
 
 namespace millrace {
 
-void StepBoard::report(int64_t step, const LossSums& sums) {
-  bool complete = false;
+namespace {
+
+void add(LossSums& to, const LossSums& sums) {
+  to.loss += sums.loss;
+  to.correct += sums.correct;
+  to.samples += sums.samples;
+}
+
+}  // namespace
+
+void StepBoard::report(int64_t step, int reporter, const LossSums& sums) {
+  bool is_complete = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     Pending& pending = pending_[step];
-    pending.sums.loss += sums.loss;
-    pending.sums.correct += sums.correct;
-    pending.sums.samples += sums.samples;
-    complete = ++pending.reports == reporters_;
+    pending.by_reporter.resize(static_cast<std::size_t>(num_reporters_));
+    add(pending.by_reporter.at(static_cast<std::size_t>(reporter)), sums);
+    pending.samples += sums.samples;
+    is_complete = complete(step, pending);
   }
-  if (complete) {
+  if (is_complete) {
     changed_.notify_one();
   }
 }
@@ -23,7 +33,7 @@ std::optional<StepSums> StepBoard::next(double timeout_s) {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto ready = [&] {
     const auto it = pending_.find(next_step_);
-    return it != pending_.end() && it->second.reports == reporters_;
+    return it != pending_.end() && complete(next_step_, it->second);
   };
   changed_.wait_for(lock, std::chrono::duration<double>(timeout_s),
                     [&] { return ready() || closed_; });
@@ -31,7 +41,10 @@ std::optional<StepSums> StepBoard::next(double timeout_s) {
     return std::nullopt;
   }
   const auto it = pending_.find(next_step_);
-  const StepSums result{next_step_, it->second.sums};
+  StepSums result{next_step_, {}};
+  for (const LossSums& sums : it->second.by_reporter) {
+    add(result.sums, sums);
+  }
   pending_.erase(it);
   ++next_step_;
   return result;

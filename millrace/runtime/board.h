@@ -4,9 +4,12 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "millrace/model/loss.h"
 
@@ -19,10 +22,14 @@ struct StepSums {
 
 class StepBoard {
  public:
-  // `reporters`: ranks that report each step (the replicas of the last stage).
-  explicit StepBoard(int reporters) : reporters_(reporters) {}
+  // `step_samples(step)`: samples after which a step is complete; called under the board's lock.
+  // `num_reporters`: replicas of the last stage.
+  StepBoard(std::function<int64_t(int64_t)> step_samples, int num_reporters)
+      : step_samples_(std::move(step_samples)), num_reporters_(num_reporters) {}
 
-  void report(int64_t step, const LossSums& sums);
+  // Sums of one microbatch or more of a step. Added up by reporter first, then in the order of
+  // reporters, so that a step's loss does not depend on timing.
+  void report(int64_t step, int reporter, const LossSums& sums);
 
   // The next complete step in order, waiting at most `timeout_s`; nothing on timeout or after
   // close() when none is left.
@@ -33,10 +40,15 @@ class StepBoard {
 
  private:
   struct Pending {
-    LossSums sums;
-    int reports = 0;
+    std::vector<LossSums> by_reporter;
+    int64_t samples = 0;
   };
-  const int reporters_;
+  bool complete(int64_t step, const Pending& pending) const {
+    return pending.samples == step_samples_(step);
+  }
+
+  const std::function<int64_t(int64_t)> step_samples_;
+  const int num_reporters_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int64_t, Pending> pending_;

@@ -8,15 +8,14 @@
 namespace millrace {
 
 Feed::Feed(const Dataset& dataset, std::vector<int64_t> order, int64_t batch, int64_t first_step,
-           int microbatches, int replicas, at::ScalarType dtype)
+           int64_t parts, at::ScalarType dtype)
     : dataset_(&dataset),
       order_(std::move(order)),
       batch_(batch),
       first_step_(first_step),
-      microbatches_(microbatches),
-      replicas_(replicas),
+      parts_(parts),
       dtype_(dtype) {
-  MILLRACE_CHECK(batch >= 1 && microbatches >= 1 && replicas >= 1 && first_step >= 0);
+  MILLRACE_CHECK(batch >= 1 && parts >= 1 && first_step >= 0);
 }
 
 int64_t Feed::num_steps() const {
@@ -29,24 +28,21 @@ int64_t Feed::step_samples(int64_t step) const {
   return std::clamp<int64_t>(static_cast<int64_t>(order_.size()) - begin, 0, batch_);
 }
 
-Feed::Part Feed::find(int64_t microbatch, int replica) const {
-  const int64_t step = microbatch / microbatches_;
-  const int64_t parts = static_cast<int64_t>(microbatches_) * replicas_;
-  const int64_t part = (microbatch % microbatches_) * replicas_ + replica;
+Feed::Part Feed::find(int64_t microbatch) const {
+  const int64_t step = microbatch / parts_;
+  const int64_t part = microbatch % parts_;
   const int64_t samples = step_samples(step);
-  // The first `samples % parts` parts hold one sample more (split_evenly, without the vector).
-  const int64_t base = samples / parts;
-  const int64_t larger = samples % parts;
+  // The first `samples % parts_` parts hold one sample more (split_evenly, without the vector).
+  const int64_t base = samples / parts_;
+  const int64_t larger = samples % parts_;
   const int64_t offset = part * base + std::min(part, larger);
   return {(first_step_ + step) * batch_ + offset, base + (part < larger ? 1 : 0)};
 }
 
-int64_t Feed::part_samples(int64_t microbatch, int replica) const {
-  return find(microbatch, replica).size;
-}
+int64_t Feed::part_samples(int64_t microbatch) const { return find(microbatch).size; }
 
-Batch Feed::part(int64_t microbatch, int replica) const {
-  const Part part = find(microbatch, replica);
+Batch Feed::part(int64_t microbatch) const {
+  const Part part = find(microbatch);
   return dataset_->get(order_.data() + part.begin, part.size, dtype_);
 }
 

@@ -29,7 +29,9 @@ void Recorder::add(const Action& action, double start_s, double end_s, double wa
   }
 }
 
-void Recorder::step_done(double end_s) { step_ends_.push_back(end_s - origin_s_); }
+void Recorder::step_done(double end_s, int64_t num_steps) {
+  step_ends_.push_back({end_s - origin_s_, num_steps});
+}
 
 Trace join_traces(const std::vector<const Recorder*>& recorders,
                   const std::vector<int64_t>& segment_starts) {
@@ -48,7 +50,7 @@ Trace join_traces(const std::vector<const Recorder*>& recorders,
       any = true;
     }
     if (!recorder->step_ends().empty()) {
-      last = std::max(last, recorder->step_ends().back());
+      last = std::max(last, recorder->step_ends().back().end_s);
     }
   }
   trace.window_s = any ? last - first : 0;
@@ -56,16 +58,19 @@ Trace join_traces(const std::vector<const Recorder*>& recorders,
     if (recorder->trace().stage != 0) {
       continue;
     }
-    const std::vector<double>& ends = recorder->step_ends();
-    trace.num_steps = static_cast<int64_t>(ends.size());
+    const std::vector<Recorder::StepEnd>& ends = recorder->step_ends();
     std::vector<double> durations;
-    for (std::size_t i = 1; i < ends.size(); ++i) {
-      const bool starts_segment = std::find(segment_starts.begin(), segment_starts.end(),
-                                            static_cast<int64_t>(i)) != segment_starts.end();
-      if (!starts_segment) {
-        durations.push_back(ends[i] - ends[i - 1]);
+    int64_t done = 0;  // steps before this update
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      const bool starts_segment =
+          std::find(segment_starts.begin(), segment_starts.end(), done) != segment_starts.end();
+      if (i > 0 && !starts_segment) {
+        durations.push_back((ends[i].end_s - ends[i - 1].end_s) /
+                            static_cast<double>(ends[i].num_steps));
       }
+      done += ends[i].num_steps;
     }
+    trace.num_steps = done;
     if (!durations.empty()) {
       const auto middle = durations.begin() + static_cast<std::ptrdiff_t>(durations.size() / 2);
       std::nth_element(durations.begin(), middle, durations.end());

@@ -17,19 +17,23 @@ class Recorder {
 
   void add(const Action& action, double start_s, double end_s, double wait_s, int64_t bytes);
 
-  // Marks the end of a step on this rank, for step times.
-  void step_done(double end_s);
+  // Marks the end of an update that applies `num_steps` steps, for step times.
+  void step_done(double end_s, int64_t num_steps);
 
   const RankTrace& trace() const { return trace_; }
   bool complete() const { return complete_; }
-  const std::vector<double>& step_ends() const { return step_ends_; }
+  struct StepEnd {
+    double end_s = 0;
+    int64_t num_steps = 1;
+  };
+  const std::vector<StepEnd>& step_ends() const { return step_ends_; }
 
  private:
   RankTrace trace_;
   double origin_s_;
   std::size_t max_events_;
   bool complete_ = true;
-  std::vector<double> step_ends_;
+  std::vector<StepEnd> step_ends_;
 };
 
 // Joins the ranks' records. step_s is the median time between successive step ends of the first

@@ -111,8 +111,11 @@ class Worker::Training final : public ActionHandler {
       : worker_(worker),
         segment_(segment),
         border_(*worker.communicator_, &worker.recorder_),
-        slots_(segment.lowered->flush ? segment.lowered->microbatches_per_step
-                                      : segment.lowered->num_stages + 1) {}
+        // Without a flush a rank has at most as many microbatches in flight as there are ranks,
+        // every replicas-th of them.
+        slots_(segment.lowered->flush
+                   ? segment.lowered->microbatches_per_step
+                   : 2 * static_cast<int64_t>(segment.lowered->ranks.size()) + 1) {}
 
   bool enter_step(int64_t step) override { return segment_.gate->enter(step); }
 
@@ -156,7 +159,7 @@ class Worker::Training final : public ActionHandler {
   }
 
   void receive(const Action& action) override {
-    const int64_t samples = segment_.feed->part_samples(action.first, worker_.setup_.replica);
+    const int64_t samples = segment_.feed->part_samples(action.first);
     Slot& slot = slots_.at(action.first);
     if (action.kind == ActionKind::kReceiveForward) {
       slot.input = border_.receive(action, worker_.stage_.input(), samples);
@@ -175,32 +178,38 @@ class Worker::Training final : public ActionHandler {
 
   void step(const Action& action) override {
     const double start_s = monotonic_s();
-    const int64_t step = action.first / segment_.lowered->microbatches_per_step;
     if (worker_.exchange_ != nullptr) {
-      worker_.exchange_->step([&] { update(action.version, step); });
+      worker_.exchange_->step([&] { update(action); });
     } else {
-      update(action.version, step);
+      update(action);
     }
     const double end_s = monotonic_s();
     worker_.recorder_.add(action, start_s, end_s, 0, 0);
-    worker_.recorder_.step_done(end_s);
+    worker_.recorder_.step_done(end_s, last_step(action) - first_step(action) + 1);
   }
 
  private:
+  // Steps whose minibatches an update applies: one, or a round of replicas without a flush.
+  int64_t first_step(const Action& action) const {
+    return action.first / segment_.lowered->microbatches_per_step;
+  }
+  int64_t last_step(const Action& action) const {
+    return action.last / segment_.lowered->microbatches_per_step;
+  }
+
   const WeightViews& weights(const Action& action) const {
     return worker_.versions_.read(action.version);
   }
 
   void forward_one(const Action& action, int64_t microbatch) {
-    const WorkerSetup& setup = worker_.setup_;
     const Stage& stage = worker_.stage_;
     Slot& slot = slots_.at(microbatch);
-    slot.samples = segment_.feed->part_samples(microbatch, setup.replica);
+    slot.samples = segment_.feed->part_samples(microbatch);
     LossSums sums;
     if (slot.samples > 0) {
       Batch batch;
       if (stage.is_first() || stage.is_last()) {
-        batch = segment_.feed->part(microbatch, setup.replica);
+        batch = segment_.feed->part(microbatch);
       }
       if (stage.is_first()) {
         slot.input = std::move(batch.input);
@@ -212,14 +221,9 @@ class Worker::Training final : public ActionHandler {
       }
     }
     slot.input.reset();
-    if (stage.is_last()) {
-      step_sums_.loss += sums.loss;
-      step_sums_.correct += sums.correct;
-      step_sums_.samples += sums.samples;
-      if ((microbatch + 1) % segment_.lowered->microbatches_per_step == 0) {
-        segment_.board->report(microbatch / segment_.lowered->microbatches_per_step, step_sums_);
-        step_sums_ = {};
-      }
+    if (stage.is_last() && sums.samples > 0) {
+      segment_.board->report(microbatch / segment_.lowered->microbatches_per_step,
+                             worker_.setup_.replica, sums);
     }
   }
 
@@ -240,9 +244,13 @@ class Worker::Training final : public ActionHandler {
     worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
   }
 
-  void update(int64_t version, int64_t step) {
+  void update(const Action& action) {
     const WorkerSetup& setup = worker_.setup_;
-    const auto samples = static_cast<double>(segment_.feed->step_samples(step));
+    const int64_t step = last_step(action);
+    double samples = 0;
+    for (int64_t each = first_step(action); each <= step; ++each) {
+      samples += static_cast<double>(segment_.feed->step_samples(each));
+    }
     if (setup.divide_twice) {
       worker_.gradient_.div_(samples);
     }
@@ -251,9 +259,9 @@ class Worker::Training final : public ActionHandler {
                                        worker_.versions_.newest());
     }
     const at::Tensor current = worker_.versions_.newest();
-    at::Tensor& target = worker_.versions_.buffer_for(version);
+    at::Tensor& target = worker_.versions_.buffer_for(action.version);
     worker_.optimizer_.update(current, target, worker_.gradient_, samples);
-    worker_.versions_.made(version);
+    worker_.versions_.made(action.version);
     if (segment_.observer != nullptr) {
       segment_.observer->after_update(setup.stage, setup.replica, step, worker_.versions_.newest());
     }
@@ -264,7 +272,6 @@ class Worker::Training final : public ActionHandler {
   Border border_;
   SlotRing slots_;
   LayerContext context_{.training = true};
-  LossSums step_sums_;
 };
 
 class Worker::Evaluation final : public ActionHandler {
@@ -278,12 +285,12 @@ class Worker::Evaluation final : public ActionHandler {
 
   void forward(const Action& action) override {
     const Stage& stage = worker_.stage_;
-    const int64_t samples = feed_.part_samples(action.first, 0);
+    const int64_t samples = feed_.part_samples(action.first);
     output_.reset();
     if (samples > 0) {
       Batch batch;
       if (stage.is_first() || stage.is_last()) {
-        batch = feed_.part(action.first, 0);
+        batch = feed_.part(action.first);
       }
       if (stage.is_first()) {
         input_ = std::move(batch.input);
@@ -301,7 +308,7 @@ class Worker::Evaluation final : public ActionHandler {
 
   void send(const Action& action) override { border_.send(action, std::move(output_)); }
   void receive(const Action& action) override {
-    input_ = border_.receive(action, worker_.stage_.input(), feed_.part_samples(action.first, 0));
+    input_ = border_.receive(action, worker_.stage_.input(), feed_.part_samples(action.first));
   }
 
   void backward(const Action& action) override { refuse(action); }

@@ -30,8 +30,8 @@ namespace millrace {
 class UpdateObserver {
  public:
   virtual ~UpdateObserver() = default;
-  // `gradient_sum` is what the update is about to divide by `samples`; `before` the weights it is
-  // added to.
+  // `step` is the last one that the update applies; `gradient_sum` what it is about to divide by
+  // `samples`; `before` the weights it is added to.
   virtual void before_update(int stage, int replica, int64_t step, const at::Tensor& gradient_sum,
                              double samples, const at::Tensor& before) = 0;
   virtual void after_update(int stage, int replica, int64_t step, const at::Tensor& after) = 0;

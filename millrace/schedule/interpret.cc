@@ -72,8 +72,8 @@ int64_t run_repeated(const LoweredSchedule& lowered, int rank, int64_t num_steps
 }
 
 // Steps overlap here: forwards of later steps stand between the backwards of earlier ones.
-// Microbatches enter in order, so the first action of step k comes after enter_step(k - 1) was
-// asked.
+// Microbatches enter in order, of a replica only its own, so the first action of step k comes after
+// enter_step(k - 1) was asked.
 int64_t run_once(const LoweredSchedule& lowered, int rank, int64_t num_steps,
                  ActionHandler& handler) {
   int64_t entered = 0;
@@ -89,6 +89,14 @@ int64_t run_once(const LoweredSchedule& lowered, int rank, int64_t num_steps,
     }
     if (step < limit) {
       run(action, rank, handler);
+    }
+  }
+  // The last minibatches may have gone to other replicas.
+  while (entered < limit) {
+    if (handler.enter_step(entered)) {
+      ++entered;
+    } else {
+      limit = entered;
     }
   }
   return entered;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "millrace/base/error.h"
 #include "millrace/schedule/policy.h"
@@ -42,64 +43,62 @@ LoweredSchedule placed(const Plan& plan) {
   return lowered;
 }
 
-// The number of replicas that every stage has.
-int common_replicas(const Plan& plan, const std::string& name) {
+void check_stages(const Plan& plan) {
   if (plan.stages.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "plan: expected at least one stage, found none");
   }
-  const std::size_t replicas = plan.stages.front().ranks.size();
   for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
-    const std::size_t found = plan.stages[stage].ranks.size();
-    if (found == 0) {
+    if (plan.stages[stage].ranks.empty()) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("plan: stage {} has no rank; give every stage one", stage));
     }
-    if (found != replicas) {
-      throw Error(
-          ErrorCode::kUnsupported,
-          fmt::format("{}: stage 0 has {} replicas and stage {} has {}; offered are plans whose "
-                      "stages all have the same number of replicas",
-                      name, replicas, stage, found));
-    }
   }
-  return static_cast<int>(replicas);
 }
 
-void check_placement(const Schedule& schedule, const Plan& plan, int replicas) {
+// The plan's ranks, by position of the schedule: the k-th position of a stage gets the stage's k-th
+// rank.
+std::vector<int> place_positions(const Schedule& schedule, const Plan& plan) {
   if (plan.num_stages() != schedule.num_stages) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("the plan has {} stages and schedule {} was made for {}; make it for as many",
                     plan.num_stages(), schedule.name, schedule.num_stages));
   }
-  if (!schedule.flush && replicas != 1) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("schedule {} has no flush and the plan has {} replicas of each stage; offered "
-                    "are one replica a stage without a flush, or a schedule with a flush "
-                    "such as 1f1b",
-                    schedule.name, replicas));
-  }
-  if (schedule.period.size() != static_cast<std::size_t>(std::max(schedule.num_ranks, 0))) {
+  const int num_positions = std::max(schedule.num_ranks, 0);
+  if (schedule.period.size() != static_cast<std::size_t>(num_positions)) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("schedule {}: expected one action list for each of {} positions, found {}",
                     schedule.name, schedule.num_ranks, schedule.period.size()));
   }
-  std::vector<int> stages_held(static_cast<std::size_t>(std::max(schedule.num_ranks, 0)), 0);
-  bool straight = schedule.num_ranks == schedule.num_stages &&
-                  schedule.stage_ranks.size() == static_cast<std::size_t>(schedule.num_stages);
-  for (const std::vector<int>& positions : schedule.stage_ranks) {
-    straight = straight && positions.size() == 1 && positions[0] >= 0 &&
-               positions[0] < schedule.num_ranks &&
-               ++stages_held[static_cast<std::size_t>(positions[0])] == 1;
+  std::vector<int> rank_of(static_cast<std::size_t>(num_positions), -1);
+  bool single = schedule.stage_ranks.size() == static_cast<std::size_t>(schedule.num_stages);
+  for (std::size_t stage = 0; single && stage < schedule.stage_ranks.size(); ++stage) {
+    const std::vector<int>& positions = schedule.stage_ranks[stage];
+    const std::vector<int>& ranks = plan.stages[stage].ranks;
+    if (positions.size() != ranks.size()) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("stage {} has {} replicas in the plan and {} in schedule {}; make the "
+                      "schedule for the plan's replicas",
+                      stage, ranks.size(), positions.size(), schedule.name));
+    }
+    for (std::size_t k = 0; single && k < positions.size(); ++k) {
+      const int position = positions[k];
+      single = position >= 0 && position < num_positions &&
+               rank_of[static_cast<std::size_t>(position)] == -1;
+      if (single) {
+        rank_of[static_cast<std::size_t>(position)] = ranks[k];
+      }
+    }
   }
-  if (!straight) {
+  if (!single || std::find(rank_of.begin(), rank_of.end(), -1) != rank_of.end()) {
     throw Error(
         ErrorCode::kUnsupported,
         fmt::format("schedule {} places {} stages on {} positions; offered is one stage a position",
                     schedule.name, schedule.num_stages, schedule.num_ranks));
   }
+  return rank_of;
 }
 
 // Which position runs what: runner[stage][microbatch], read off the lists.
@@ -131,93 +130,137 @@ Runners find_runners(const Schedule& schedule, const ActionLists& bare, ActionKi
   return runners;
 }
 
+// Microbatches that each update of a stage applies, with a flush all of the step.
+std::vector<int64_t> round_sizes(const Schedule& schedule, const Plan& plan, int64_t all_rounds) {
+  std::vector<int64_t> sizes;
+  for (const PlanStage& stage : plan.stages) {
+    sizes.push_back(schedule.flush                     ? schedule.num_microbatches
+                    : plan.update == UpdateRule::kStep ? all_rounds
+                                                       : static_cast<int64_t>(stage.ranks.size()));
+  }
+  return sizes;
+}
+
 // Adds messages and updates to one position's bare list; peers are positions still.
 class PositionLowering {
  public:
-  PositionLowering(const Schedule& schedule, const Runners& forwards, const Runners& gradients,
-                   bool reduces)
-      : schedule_(schedule), forwards_(forwards), gradients_(gradients), reduces_(reduces) {}
+  PositionLowering(const Schedule& schedule, const std::vector<StageLink>& links,
+                   const Runners& forwards, const Runners& gradients,
+                   const std::vector<int64_t>& round_sizes, int64_t num_microbatches)
+      : schedule_(schedule),
+        links_(links),
+        forwards_(forwards),
+        gradients_(gradients),
+        round_sizes_(round_sizes),
+        num_microbatches_(num_microbatches) {}
 
   ActionList lower(const ActionList& bare, int position, int stage) const {
     ActionList list;
     list.reserve(bare.size() * 3);
+    std::vector<int64_t> rounds = completing_backwards(bare, stage);
+    int64_t updated = 0;  // rounds
     for (const Action& action : bare) {
       const bool forward = action.kind == ActionKind::kForward;
       const bool gradient =
           action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient;
-      const bool completes =
-          action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGradient;
       if (forward) {
-        add_messages(list, ActionKind::kReceiveForward, action, action.stage - 1, position,
-                     forwards_);
+        add_messages(list, ActionKind::kReceiveForward, action, position);
       } else if (gradient) {
-        add_messages(list, ActionKind::kReceiveBackward, action, action.stage + 1, position,
-                     gradients_);
+        add_messages(list, ActionKind::kReceiveBackward, action, position);
       }
       list.push_back(action);
       if (forward) {
-        add_messages(list, ActionKind::kSendForward, action, action.stage + 1, position, forwards_);
+        add_messages(list, ActionKind::kSendForward, action, position);
       } else if (gradient) {
-        add_messages(list, ActionKind::kSendBackward, action, action.stage - 1, position,
-                     gradients_);
+        add_messages(list, ActionKind::kSendBackward, action, position);
       }
-      // After the send, so that the stage before need not wait for the update.
-      if (completes && !schedule_.flush) {
-        add_update(list, action.stage, action.first, action.last);
+      if (!schedule_.flush && completes(action)) {
+        // After the send, so that the stage before need not wait for the update.
+        for (int64_t m = action.first; m <= action.last; ++m) {
+          --rounds[static_cast<std::size_t>(m / round_size(stage))];
+        }
+        for (; updated < static_cast<int64_t>(rounds.size()) &&
+               rounds[static_cast<std::size_t>(updated)] == 0 &&
+               updated <= action.last / round_size(stage);
+             ++updated) {
+          add_update(list, stage, updated);
+        }
       }
     }
-    if (schedule_.flush) {
-      add_update(list, stage, 0, schedule_.num_microbatches - 1);
+    // With a flush the step's update; else rounds in which this replica had no minibatch: it joins
+    // the others with nothing.
+    for (; updated < static_cast<int64_t>(rounds.size()); ++updated) {
+      add_update(list, stage, updated);
     }
     return list;
   }
 
  private:
-  // One message a microbatch, whatever the ranges of the two actions at its ends.
-  void add_messages(ActionList& list, ActionKind kind, const Action& action, int other_stage,
-                    int position, const Runners& runners) const {
-    if (other_stage < 0 || other_stage >= schedule_.num_stages) {
-      return;
-    }
-    for (int64_t m = action.first; m <= action.last; ++m) {
-      const int peer = runners[static_cast<std::size_t>(other_stage)][static_cast<std::size_t>(m)];
-      if (peer < 0) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    fmt::format("schedule {}: nobody runs stage {} for microbatch {}, which {} on "
-                                "position {} talks to; validate the schedule first",
-                                schedule_.name, other_stage, m, to_string(action), position));
+  static bool completes(const Action& action) {
+    return action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGradient;
+  }
+
+  int64_t round_size(int stage) const { return round_sizes_[static_cast<std::size_t>(stage)]; }
+
+  // How many of this position's backwards each round of the stage waits for.
+  std::vector<int64_t> completing_backwards(const ActionList& bare, int stage) const {
+    const int64_t size = round_size(stage);
+    std::vector<int64_t> rounds(static_cast<std::size_t>((num_microbatches_ + size - 1) / size));
+    for (const Action& action : bare) {
+      for (int64_t m = action.first; completes(action) && m <= action.last; ++m) {
+        ++rounds[static_cast<std::size_t>(m / size)];
       }
-      if (peer != position) {
-        Action message = Action::of(kind, action.stage, m);
-        message.peer = peer;
-        list.push_back(message);
+    }
+    return rounds;
+  }
+
+  // One message a microbatch and link, whatever the ranges of the two actions at its ends.
+  void add_messages(ActionList& list, ActionKind kind, const Action& action, int position) const {
+    const bool is_forward = kind == ActionKind::kSendForward || kind == ActionKind::kReceiveForward;
+    const bool to_later = kind == ActionKind::kSendForward || kind == ActionKind::kReceiveBackward;
+    const Runners& runners = is_forward ? forwards_ : gradients_;
+    for (int64_t m = action.first; m <= action.last; ++m) {
+      for (const StageLink& link : links_) {
+        if ((to_later ? link.from : link.to) != action.stage) {
+          continue;
+        }
+        const int other = to_later ? link.to : link.from;
+        const int peer = runners[static_cast<std::size_t>(other)][static_cast<std::size_t>(m)];
+        if (peer < 0) {
+          throw Error(
+              ErrorCode::kInvalidArgument,
+              fmt::format("schedule {}: nobody runs stage {} for microbatch {}, which {} on "
+                          "position {} talks to; validate the schedule first",
+                          schedule_.name, other, m, to_string(action), position));
+        }
+        if (peer != position) {
+          Action message = Action::of(kind, action.stage, m);
+          message.peer = peer;
+          list.push_back(message);
+        }
       }
     }
   }
 
-  void add_update(ActionList& list, int stage, int64_t first, int64_t last) const {
-    if (reduces_) {
+  void add_update(ActionList& list, int stage, int64_t round) const {
+    const int64_t first = round * round_size(stage);
+    const int64_t last = std::min(first + round_size(stage), num_microbatches_) - 1;
+    if (schedule_.stage_ranks[static_cast<std::size_t>(stage)].size() > 1) {
       list.push_back(Action::range(ActionKind::kReduce, stage, first, last));
     }
     list.push_back(Action::range(ActionKind::kStep, stage, first, last));
   }
 
   const Schedule& schedule_;
+  const std::vector<StageLink>& links_;
   const Runners& forwards_;
   const Runners& gradients_;
-  bool reduces_;
+  const std::vector<int64_t>& round_sizes_;
+  int64_t num_microbatches_;
 };
 
-}  // namespace
-
-LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_steps) {
-  const int replicas = common_replicas(plan, "schedule " + schedule.name);
-  check_placement(schedule, plan, replicas);
-  if (num_steps < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("schedule {}: expected at least one step to lower, found {}",
-                            schedule.name, num_steps));
-  }
+// The policy that the schedule names, once it is known to fit.
+const PolicyEntry& fitting_policy(const Schedule& schedule, const std::vector<int64_t>& rounds) {
   const PolicyEntry& policy = find_policy(schedule.policy);
   if (policy.needs_flush && !schedule.flush) {
     throw Error(
@@ -226,13 +269,42 @@ LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_st
                     "latest",
                     schedule.name, policy.name));
   }
+  const bool together = std::equal(rounds.begin() + 1, rounds.end(), rounds.begin());
+  if (policy.name == "vertical_sync" && !together) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("schedule {}: weight policy vertical_sync needs stages that update "
+                            "together, and here they have unequal replicas; set update = \"step\", "
+                            "or choose stash",
+                            schedule.name));
+  }
+  return policy;
+}
 
+}  // namespace
+
+LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_steps,
+                      const std::vector<StageLink>& links) {
+  check_stages(plan);
+  const std::vector<int> rank_of = place_positions(schedule, plan);
+  if (num_steps < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("schedule {}: expected at least one step to lower, found {}",
+                            schedule.name, num_steps));
+  }
   LoweredSchedule lowered = placed(plan);
   lowered.name = schedule.name;
   lowered.policy = schedule.policy;
   lowered.flush = schedule.flush;
   lowered.num_steps = schedule.flush ? 1 : num_steps;
   lowered.microbatches_per_step = schedule.num_microbatches;
+  lowered.links = links;
+  int64_t all_rounds = 1;
+  for (const PlanStage& stage : plan.stages) {
+    all_rounds = std::lcm(all_rounds, static_cast<int64_t>(stage.ranks.size()));
+  }
+  lowered.round_steps = schedule.flush ? 1 : all_rounds;
+  const std::vector<int64_t> rounds = round_sizes(schedule, plan, all_rounds);
+  const PolicyEntry& policy = fitting_policy(schedule, rounds);
 
   const ActionLists bare = unroll(schedule, lowered.num_steps);
   const int64_t num_microbatches = lowered.num_steps * lowered.microbatches_per_step;
@@ -240,47 +312,45 @@ LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_st
       find_runners(schedule, bare, ActionKind::kForward, ActionKind::kForward, num_microbatches);
   const Runners gradients = find_runners(schedule, bare, ActionKind::kBackward,
                                          ActionKind::kInputGradient, num_microbatches);
-  std::vector<int> stage_of_position(bare.size());
+  const PositionLowering lowering(schedule, lowered.links, forwards, gradients, rounds,
+                                  num_microbatches);
   for (int stage = 0; stage < schedule.num_stages; ++stage) {
-    const int position = schedule.stage_ranks[static_cast<std::size_t>(stage)][0];
-    stage_of_position[static_cast<std::size_t>(position)] = stage;
-  }
-  const auto rank_of = [&](int position, int replica) {
-    const int stage = stage_of_position[static_cast<std::size_t>(position)];
-    return plan.stages[static_cast<std::size_t>(stage)].ranks[static_cast<std::size_t>(replica)];
-  };
-
-  const PositionLowering lowering(schedule, forwards, gradients, replicas > 1);
-  for (std::size_t position = 0; position < bare.size(); ++position) {
-    ActionList list =
-        lowering.lower(bare[position], static_cast<int>(position), stage_of_position[position]);
-    policy.annotate(list);
-    for (int replica = 0; replica < replicas; ++replica) {
-      ActionList& mine =
-          lowered.ranks[static_cast<std::size_t>(rank_of(static_cast<int>(position), replica))];
-      mine = list;
-      for (Action& action : mine) {
+    for (const int position : schedule.stage_ranks[static_cast<std::size_t>(stage)]) {
+      const auto p = static_cast<std::size_t>(position);
+      ActionList& list = lowered.ranks[static_cast<std::size_t>(rank_of[p])];
+      list = lowering.lower(bare[p], position, stage);
+      for (Action& action : list) {
         if (action.peer != kNone) {
-          action.peer = rank_of(action.peer, replica);
+          action.peer = rank_of[static_cast<std::size_t>(action.peer)];
         }
       }
     }
   }
+  policy.annotate(lowered.ranks);
   return lowered;
 }
 
-LoweredSchedule lower(const Schedule& schedule, int64_t num_steps) {
+LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_steps) {
+  return lower(schedule, plan, num_steps, chain_links(plan.num_stages()));
+}
+
+Plan plan_of_positions(const Schedule& schedule) {
   Plan plan;
   plan.schedule = schedule.name;
   plan.workers = schedule.num_ranks;
   for (const std::vector<int>& positions : schedule.stage_ranks) {
     plan.stages.push_back({.layers = {}, .ranks = positions});
   }
-  return lower(schedule, plan, num_steps);
+  return plan;
 }
 
-LoweredSchedule lower_evaluation(const Plan& plan, int64_t num_microbatches) {
-  const int replicas = common_replicas(plan, "evaluation");
+LoweredSchedule lower(const Schedule& schedule, int64_t num_steps) {
+  return lower(schedule, plan_of_positions(schedule), num_steps);
+}
+
+LoweredSchedule lower_evaluation(const Plan& plan, int64_t num_microbatches,
+                                 const std::vector<StageLink>& links) {
+  check_stages(plan);
   if (num_microbatches < 1) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -289,26 +359,33 @@ LoweredSchedule lower_evaluation(const Plan& plan, int64_t num_microbatches) {
   LoweredSchedule lowered = placed(plan);
   lowered.name = "evaluation";
   lowered.microbatches_per_step = num_microbatches;
-  const int last_stage = plan.num_stages() - 1;
-  for (int stage = 0; stage <= last_stage; ++stage) {
+  lowered.links = links;
+  const auto rank_of = [&plan](int stage, int64_t microbatch) {
+    const std::vector<int>& ranks = plan.stages[static_cast<std::size_t>(stage)].ranks;
+    return ranks[static_cast<std::size_t>(microbatch) % ranks.size()];
+  };
+  for (int stage = 0; stage < plan.num_stages(); ++stage) {
     for (int64_t m = 0; m < num_microbatches; ++m) {
-      const auto replica = static_cast<std::size_t>(m % replicas);
-      const auto rank_of = [&plan, replica](int s) {
-        return plan.stages[static_cast<std::size_t>(s)].ranks[replica];
+      ActionList& list = lowered.ranks[static_cast<std::size_t>(rank_of(stage, m))];
+      const auto add_messages = [&](ActionKind kind) {
+        const bool sends = kind == ActionKind::kSendForward;
+        for (const StageLink& link : lowered.links) {
+          if ((sends ? link.from : link.to) == stage) {
+            list.push_back(Action::of(kind, stage, m));
+            list.back().peer = rank_of(sends ? link.to : link.from, m);
+          }
+        }
       };
-      ActionList& list = lowered.ranks[static_cast<std::size_t>(rank_of(stage))];
-      if (stage > 0) {
-        list.push_back(Action::of(ActionKind::kReceiveForward, stage, m));
-        list.back().peer = rank_of(stage - 1);
-      }
+      add_messages(ActionKind::kReceiveForward);
       list.push_back(Action::of(ActionKind::kForward, stage, m));
-      if (stage < last_stage) {
-        list.push_back(Action::of(ActionKind::kSendForward, stage, m));
-        list.back().peer = rank_of(stage + 1);
-      }
+      add_messages(ActionKind::kSendForward);
     }
   }
   return lowered;
+}
+
+LoweredSchedule lower_evaluation(const Plan& plan, int64_t num_microbatches) {
+  return lower_evaluation(plan, num_microbatches, chain_links(plan.num_stages()));
 }
 
 }  // namespace millrace

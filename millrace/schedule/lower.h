@@ -7,27 +7,35 @@
 
 namespace millrace {
 
-// Position p of the schedule is spread over the ranks of the plan's stage it holds. With r
-// replicas, replica i of a stage talks to replica i of the next; every replica works on its share
-// of every microbatch, and REDUCE precedes STEP. Replica counts must be equal over stages, and 1
-// without a flush (else Error(kUnsupported) that says so). With a flush: one step. Without:
-// `num_steps` minibatches, a STEP after each backward. Throws kInvalidArgument when plan and
-// schedule disagree on the number of stages, kUnsupported when a position holds several stages.
+// Position p of the schedule is run by one of the plan's ranks: the k-th position of a stage by the
+// stage's k-th rank, so the schedule must have been made for the plan's replicas
+// (schedule_config). Which position runs which microbatch is read off the lists; tensors go along
+// `links`, each straight from its maker to its user. With a flush: one step. Without: `num_steps`
+// minibatches; a stage of r replicas updates when its round of r minibatches is through (or, with
+// update = step, all stages after every lcm(r)), replicas that had none in a last short round
+// joining with nothing. Throws kInvalidArgument when plan and schedule disagree on stages or
+// replicas, kUnsupported when a position holds several stages or the policy does not fit.
 //
 // Order: RECV directly before the action that uses it, SEND directly after the one that makes it,
-// one message for each microbatch of a range. With a flush REDUCE (when there are replicas) and
-// STEP end the list; without, STEP follows the SEND_B of its backward. REDUCE and STEP carry the
-// microbatches they apply. Versions are relative: the first read is 0 and the first STEP makes 1.
+// one message for each microbatch of a range and each link, ascending. With a flush REDUCE (when
+// there are replicas) and STEP end the list; without, they follow the SEND_B of the round's last
+// backward on the rank. REDUCE and STEP carry the microbatches they apply, over all replicas.
+// Versions are relative: the first read is 0 and the first STEP makes 1.
+LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_steps,
+                      const std::vector<StageLink>& links);
+// Stages that form a chain.
 LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_steps);
-
-// The same with straight positions: rank = position, one replica (for `millrace schedule` and
-// slots).
+// A plan without layers whose ranks are the schedule's positions.
+Plan plan_of_positions(const Schedule& schedule);
+// The same with rank = position (for `millrace schedule` and slots).
 LoweredSchedule lower(const Schedule& schedule, int64_t num_steps);
 
 // Forward-only program for evaluation: microbatches 0..num_microbatches-1 in order through the
-// plan's stages, replica i of each stage taking microbatches i, i + r, i + 2r, ... Its policy is
-// empty, which marks a forward-only program, and no action has a weight version. One step of all
+// plan's stages, replica i of r taking microbatches i, i + r, i + 2r, ... Its policy is empty,
+// which marks a forward-only program, and no action has a weight version. One step of all
 // microbatches, so that the interpreter asks once.
+LoweredSchedule lower_evaluation(const Plan& plan, int64_t num_microbatches,
+                                 const std::vector<StageLink>& links);
 LoweredSchedule lower_evaluation(const Plan& plan, int64_t num_microbatches);
 
 }  // namespace millrace

@@ -15,7 +15,7 @@ namespace {
 
 // Serves both `flush` and `latest`: under a flush no STEP falls between a step's first forward and
 // its last backward, so the newest version is the one current at the step's start.
-void annotate_newest(ActionList& list) {
+void annotate_newest_of(ActionList& list) {
   std::map<int32_t, int64_t> newest;  // of each stage; 0 before the first STEP
   for (Action& action : list) {
     if (is_compute(action.kind)) {
@@ -26,7 +26,7 @@ void annotate_newest(ActionList& list) {
   }
 }
 
-void annotate_stash(ActionList& list) {
+void annotate_stash_of(ActionList& list) {
   struct StageState {
     int64_t newest = 0;
     std::unordered_map<int64_t, int64_t>
@@ -50,6 +50,43 @@ void annotate_stash(ActionList& list) {
   }
 }
 
+void annotate_newest(ActionLists& lists) {
+  std::for_each(lists.begin(), lists.end(), annotate_newest_of);
+}
+
+void annotate_stash(ActionLists& lists) {
+  std::for_each(lists.begin(), lists.end(), annotate_stash_of);
+}
+
+// Stage 0 reads its newest version, and every other stage the one of the same number. It has been
+// made there: an update of stage 0 follows backwards that have passed all stages before.
+void annotate_vertical_sync(ActionLists& lists) {
+  std::unordered_map<int64_t, int64_t> entered_on;  // microbatch -> version
+  for (const ActionList& list : lists) {
+    int64_t newest = 0;
+    for (const Action& action : list) {
+      if (action.kind == ActionKind::kStep) {
+        ++newest;
+      } else if (action.kind == ActionKind::kForward && action.stage == 0) {
+        for (int64_t m = action.first; m <= action.last; ++m) {
+          entered_on[m] = newest;
+        }
+      }
+    }
+  }
+  for (ActionList& list : lists) {
+    std::map<int32_t, int64_t> newest;
+    for (Action& action : list) {
+      if (is_compute(action.kind)) {
+        const auto found = entered_on.find(action.first);
+        action.version = found == entered_on.end() ? kNone : found->second;
+      } else if (action.kind == ActionKind::kStep) {
+        action.version = ++newest[action.stage];
+      }
+    }
+  }
+}
+
 }  // namespace
 
 const std::vector<PolicyEntry>& policies() {
@@ -58,6 +95,8 @@ const std::vector<PolicyEntry>& policies() {
        annotate_newest},
       {"stash", "forward reads the newest version, backward the one its forward read", false,
        annotate_stash},
+      {"vertical_sync", "all stages read the version that stage 0 read for the minibatch", false,
+       annotate_vertical_sync},
       {"latest", "forward and backward each read the newest version: the error that stash avoids",
        false, annotate_newest},
   };

@@ -12,14 +12,16 @@ namespace millrace {
 // flush:  F and B read the version current at the step's start; STEP makes the next.
 // stash:  F reads the newest; B the version its forward read; STEP makes newest + 1.
 //         Source: PipeDream, SOSP'19, section 3.3.
+// vertical_sync: F and B of a minibatch read, on every stage, the version that stage 0 read for it;
+//         STEP makes newest + 1. Needs stages that update together. Same source and section.
 // latest: F and B both read the newest: what stashing exists to avoid (used by `verify --break
 // stash`).
 struct PolicyEntry {
   std::string name;
   std::string text;
   bool needs_flush;
-  // Annotates one rank's list that already holds its STEPs, in place.
-  void (*annotate)(ActionList&);
+  // Annotates the lists of all ranks, which already hold their STEPs, in place.
+  void (*annotate)(ActionLists&);
 };
 
 const std::vector<PolicyEntry>& policies();

@@ -7,15 +7,28 @@
 #include <string>
 #include <vector>
 
+#include "millrace/core/plan.h"
 #include "millrace/core/schedule.h"
 
 namespace millrace {
 
-// What a builtin's functions get. P ranks, M microbatches a step (1 without a flush).
+// What a builtin's functions get: P ranks and, with a flush, M microbatches a step for each replica
+// of the most replicated stage (1 without a flush).
 struct ScheduleConfig {
   int num_ranks = 1;
   int num_microbatches = 1;
+  std::vector<int> replicas{};  // of each stage, summing to num_ranks; empty: one stage a rank
+
+  int num_stages() const;
+  int replicas_of(int stage) const;
+  // Ranks of the stages from `stage` on.
+  int ranks_from(int stage) const;
+  // Microbatches of a step over all replicas: M x the largest number of replicas.
+  int num_parts() const;
 };
+
+// The shape of a plan: its replicas and microbatches.
+ScheduleConfig schedule_config(const Plan& plan);
 
 // Closed forms of the paper in slots (forward f, backward b), for tests, `millrace list` and the
 // report.
@@ -32,7 +45,7 @@ struct ScheduleBuiltin {
   std::optional<std::string> (*offers)(const ScheduleConfig&);
   // Weight policies that fit, the default first.
   std::vector<std::string> (*policies)();
-  // Closed form for forward/backward of `f`/`b` slots.
+  // Closed form for forward/backward of `f`/`b` slots; of a config without replicas.
   SlotFormula (*formula)(const ScheduleConfig&, double f, double b);
   // Most microbatches whose F ran and whose B has not, on each rank.
   std::vector<int> (*peak_stash)(const ScheduleConfig&);

@@ -44,15 +44,15 @@ internal::Requirements bare_requirements(const Check& check, const Places& place
     }
     for (int64_t m = action.first; m <= action.last; ++m) {
       if (action.kind == ActionKind::kForward && action.stage > 0) {
-        required.push_back(places.at(ActionKind::kForward, action.stage - 1, m, 0));
+        required.push_back(places.at(ActionKind::kForward, action.stage - 1, m));
       } else if (action.kind == ActionKind::kBackward ||
                  action.kind == ActionKind::kInputGradient) {
-        required.push_back(places.at(ActionKind::kForward, action.stage, m, 0));
+        required.push_back(places.at(ActionKind::kForward, action.stage, m));
         if (action.stage + 1 < check.num_stages) {
-          required.push_back(places.gradient(action.stage + 1, m, 0));
+          required.push_back(places.gradient(action.stage + 1, m));
         }
       } else if (action.kind == ActionKind::kWeightGradient) {
-        required.push_back(places.at(ActionKind::kInputGradient, action.stage, m, 0));
+        required.push_back(places.at(ActionKind::kInputGradient, action.stage, m));
       }
     }
     // What is missing has its own finding.
@@ -117,9 +117,7 @@ std::vector<Finding> find_faults(const ActionLists& lists,
   Check check{.lists = lists,
               .num_stages = static_cast<int>(stage_ranks.size()),
               .num_microbatches = num_microbatches,
-              .num_replicas = 1,
               .holders = stage_ranks,
-              .replica_of_rank = {},
               .forward_only = false,
               .findings = {}};
   if (!internal::check_shape(check)) {
@@ -157,12 +155,16 @@ void throw_findings(const std::vector<Finding>& findings, const ActionLists& lis
 
 void validate(const Schedule& schedule) {
   check_parts(schedule);
-  const int64_t shown = representative_steps(schedule);
-  const int64_t num_steps = schedule.flush ? 1 : shown;
+  validate(schedule, plan_of_positions(schedule), chain_links(schedule.num_stages));
+}
+
+void validate(const Schedule& schedule, const Plan& plan, const std::vector<StageLink>& links) {
+  check_parts(schedule);
+  const int64_t num_steps = schedule.flush ? 1 : representative_steps(schedule);
   const int64_t num_microbatches = num_steps * schedule.num_microbatches;
   const ActionLists bare = unroll(schedule, num_steps);
   throw_findings(find_faults(bare, schedule.stage_ranks, num_microbatches), bare, schedule.name);
-  const LoweredSchedule lowered = lower(schedule, num_steps);
+  const LoweredSchedule lowered = lower(schedule, plan, num_steps, links);
   throw_findings(find_faults(lowered), lowered.ranks, schedule.name);
 }
 

@@ -40,5 +40,7 @@ void throw_findings(const std::vector<Finding>& findings, const ActionLists& lis
 // epilogue: its bare lists, and when these are right what lowering makes of them. Throws as
 // throw_findings does, and what lower() throws for a placement that it does not offer.
 void validate(const Schedule& schedule);
+// The same as the plan's ranks, its update rule and these links make it.
+void validate(const Schedule& schedule, const Plan& plan, const std::vector<StageLink>& links);
 
 }  // namespace millrace

@@ -48,10 +48,6 @@ bool check_tables(Check& check, const LoweredSchedule& lowered) {
   }
   for (std::size_t stage = 0; stage < lowered.stage_ranks.size(); ++stage) {
     const std::vector<int>& ranks = lowered.stage_ranks[stage];
-    if (ranks.size() != lowered.stage_ranks.front().size()) {
-      return refuse(fmt::format("stage {} has {} replicas and stage 0 has {}; expected as many",
-                                stage, ranks.size(), lowered.stage_ranks.front().size()));
-    }
     for (std::size_t replica = 0; replica < ranks.size(); ++replica) {
       const auto rank = static_cast<std::size_t>(ranks[replica]);
       if (ranks[replica] < 0 || rank >= lowered.ranks.size() ||
@@ -63,13 +59,22 @@ bool check_tables(Check& check, const LoweredSchedule& lowered) {
       }
     }
   }
+  for (const StageLink& link : lowered.links) {
+    if (link.from < 0 || link.from >= link.to || link.to >= lowered.num_stages) {
+      return refuse(
+          fmt::format("stage {} hands tensors to stage {}; expected an earlier stage and a "
+                      "later one of {}",
+                      link.from, link.to, lowered.num_stages));
+    }
+  }
   return true;
 }
 
 // Sends and receives by the rank they stand on, and which of them a compute action accounts for.
 class Borders {
  public:
-  Borders(Check& check, const Places& places) : check_(check), places_(places) {
+  Borders(Check& check, const Places& places, const LoweredSchedule& lowered)
+      : check_(check), places_(places), lowered_(lowered) {
     for (std::size_t rank = 0; rank < check.lists.size(); ++rank) {
       for (std::size_t i = 0; i < check.lists[rank].size(); ++i) {
         collect(place_of(rank, i));
@@ -78,16 +83,14 @@ class Borders {
   }
 
   void check() {
-    for (int stage = 0; stage + 1 < check_.num_stages; ++stage) {
-      for (int replica = 0; replica < check_.num_replicas; ++replica) {
-        for (int64_t m = 0; m < check_.num_microbatches; ++m) {
-          check_border(places_.at(ActionKind::kForward, stage, m, replica),
-                       ActionKind::kSendForward,
-                       places_.at(ActionKind::kForward, stage + 1, m, replica),
-                       ActionKind::kReceiveForward, m);
-          check_border(places_.gradient(stage + 1, m, replica), ActionKind::kSendBackward,
-                       places_.gradient(stage, m, replica), ActionKind::kReceiveBackward, m);
-        }
+    for (const StageLink& link : lowered_.links) {
+      for (int64_t m = 0; m < check_.num_microbatches; ++m) {
+        check_border(places_.at(ActionKind::kForward, link.from, m), ActionKind::kSendForward,
+                     places_.at(ActionKind::kForward, link.to, m), ActionKind::kReceiveForward,
+                     link, m);
+        check_border(places_.gradient(link.to, m), ActionKind::kSendBackward,
+                     places_.gradient(link.from, m), ActionKind::kReceiveBackward,
+                     {link.to, link.from}, m);
       }
     }
     for (const auto& [key, entry] : messages_) {
@@ -109,21 +112,23 @@ class Borders {
     if (action.stage < 0 || action.stage >= check_.num_stages) {
       return Place();
     }
-    const bool up =
-        action.kind == ActionKind::kSendForward || action.kind == ActionKind::kReceiveBackward;
-    const auto found = messages_.find(
-        {action.peer, partner_kind(action.kind), action.stage + (up ? 1 : -1), action.first});
+    const auto found = messages_.find({action.peer, partner_kind(action.kind),
+                                       stage_of(action.peer), action.first, action.stage});
     const bool mutual =
         found != messages_.end() && check_.at(found->second.place).peer == place.rank;
     return mutual ? found->second.place : Place();
   }
 
  private:
-  using Key = std::tuple<int, ActionKind, int, int64_t>;  // rank, kind, stage, microbatch
+  // Rank, kind, stage, microbatch, stage at the other end.
+  using Key = std::tuple<int, ActionKind, int, int64_t, int>;
   struct Entry {
     Place place;
     bool used = false;
   };
+
+  // Of a rank in range.
+  int stage_of(int rank) const { return lowered_.stage_of_rank[static_cast<std::size_t>(rank)]; }
 
   static ActionKind partner_kind(ActionKind kind) {
     switch (kind) {
@@ -158,8 +163,8 @@ class Borders {
       check_.add(place, "a message is of one microbatch and has no weight version");
       return;
     }
-    const auto [entry, added] =
-        messages_.try_emplace({place.rank, action.kind, action.stage, action.first}, Entry{place});
+    const auto [entry, added] = messages_.try_emplace(
+        {place.rank, action.kind, action.stage, action.first, stage_of(action.peer)}, Entry{place});
     if (!added) {
       check_.add(place, fmt::format("already stands as action {}; expected it once",
                                     entry->second.place.index));
@@ -168,18 +173,20 @@ class Borders {
 
   // Between the compute action that makes a tensor and the one that uses it there are a send right
   // on the one's rank, after it, and a receive on the other's, before it.
-  void check_border(Place maker, ActionKind send, Place user, ActionKind receive, int64_t m) {
+  void check_border(Place maker, ActionKind send, Place user, ActionKind receive, StageLink way,
+                    int64_t m) {
     const bool same_rank = maker.known() && user.known() && maker.rank == user.rank;
     if (maker.known()) {
-      check_side(maker, send, user, m, !same_rank && user.known());
+      check_side(maker, send, user, way.to, m, !same_rank && user.known());
     }
     if (user.known()) {
-      check_side(user, receive, maker, m, !same_rank && maker.known());
+      check_side(user, receive, maker, way.from, m, !same_rank && maker.known());
     }
   }
 
-  void check_side(Place own, ActionKind kind, Place other, int64_t m, bool expected) {
-    const auto found = messages_.find({own.rank, kind, check_.at(own).stage, m});
+  void check_side(Place own, ActionKind kind, Place other, int other_stage, int64_t m,
+                  bool expected) {
+    const auto found = messages_.find({own.rank, kind, check_.at(own).stage, m, other_stage});
     if (found == messages_.end()) {
       if (expected) {
         check_.add(own, fmt::format("expected {} of microbatch {} {} it, {} rank {}; there is none",
@@ -203,6 +210,7 @@ class Borders {
 
   Check& check_;
   const Places& places_;
+  const LoweredSchedule& lowered_;
   std::map<Key, Entry> messages_;
 };
 
@@ -220,11 +228,9 @@ class Updates {
     for (std::size_t rank = 0; rank < check_.lists.size(); ++rank) {
       check_rank(rank);
     }
-    if (check_.num_replicas > 1) {
-      for (const std::vector<int>& replicas : check_.holders) {
-        for (const int rank : replicas) {
-          compare_reduces(replicas.front(), rank);
-        }
+    for (const std::vector<int>& replicas : check_.holders) {
+      for (const int rank : replicas) {
+        compare_reduces(replicas.front(), rank);
       }
     }
   }
@@ -232,6 +238,10 @@ class Updates {
   const Reduces& reduces() const { return reduces_; }
 
  private:
+  std::size_t num_replicas(int stage) const {
+    return check_.holders[static_cast<std::size_t>(stage)].size();
+  }
+
   void check_rank(std::size_t rank) {
     const ActionList& list = check_.lists[rank];
     std::map<int64_t, Place> applied;  // microbatch -> its STEP
@@ -282,7 +292,7 @@ class Updates {
   void check_order(Place place) {
     const Action& action = check_.at(place);
     for (int64_t m = action.first; m <= action.last; ++m) {
-      const Place backward = places_.last_backward(action.stage, m, check_.replica_of(place.rank));
+      const Place backward = places_.last_backward(action.stage, m);
       if (backward.known() && backward.rank == place.rank && backward.index > place.index) {
         check_.add(place,
                    fmt::format("applies microbatch {} before its backward, which is action {}", m,
@@ -292,7 +302,7 @@ class Updates {
   }
 
   void add_reduce(Place place) {
-    if (check_.num_replicas == 1) {
+    if (num_replicas(check_.at(place).stage) == 1) {
       check_.add(place, "its stage has one replica; there is nothing to reduce");
     }
     reduces_[static_cast<std::size_t>(place.rank)].push_back(place);
@@ -300,11 +310,12 @@ class Updates {
 
   void check_reduced(Place step, const std::optional<Place>& reduce) {
     const Action& action = check_.at(step);
-    if (check_.num_replicas > 1 && (!reduce || check_.at(*reduce).first != action.first ||
-                                    check_.at(*reduce).last != action.last)) {
+    const std::size_t replicas = num_replicas(action.stage);
+    if (replicas > 1 && (!reduce || check_.at(*reduce).first != action.first ||
+                         check_.at(*reduce).last != action.last)) {
       check_.add(step, fmt::format("its stage has {} replicas; expected a REDUCE of the same "
                                    "microbatches before it",
-                                   check_.num_replicas));
+                                   replicas));
     }
   }
 
@@ -360,20 +371,20 @@ void check_versions(Check& check, const std::string& policy_name) {
       return;
     }
   }
-  for (std::size_t rank = 0; rank < check.lists.size(); ++rank) {
-    ActionList expected = check.lists[rank];
-    for (Action& action : expected) {
+  ActionLists all_expected = check.lists;
+  for (ActionList& list : all_expected) {
+    for (Action& action : list) {
       action.version = kNone;
+      if (action.first < kNone || action.last >= check.num_microbatches) {
+        return;  // reported, and a policy must not walk a range without end
+      }
     }
-    const bool in_bounds = std::all_of(expected.begin(), expected.end(), [&](const Action& action) {
-      return action.first >= kNone && action.last < check.num_microbatches;
-    });
-    if (!in_bounds) {
-      continue;  // reported, and a policy must not walk a range without end
-    }
-    if (policy != nullptr) {
-      policy->annotate(expected);
-    }
+  }
+  if (policy != nullptr) {
+    policy->annotate(all_expected);
+  }
+  for (std::size_t rank = 0; rank < check.lists.size(); ++rank) {
+    const ActionList& expected = all_expected[rank];
     int64_t made = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) {
       const Action& action = check.lists[rank][i];
@@ -434,25 +445,19 @@ std::vector<Finding> find_faults(const LoweredSchedule& lowered) {
   Check check{.lists = lowered.ranks,
               .num_stages = lowered.num_stages,
               .num_microbatches = 0,
-              .num_replicas = 1,
               .holders = lowered.stage_ranks,
-              .replica_of_rank = {},
               .forward_only = lowered.policy.empty(),
               .findings = {}};
   if (!check_tables(check, lowered)) {
     return check.findings;
   }
   check.num_microbatches = lowered.microbatches_per_step * (lowered.flush ? 1 : lowered.num_steps);
-  if (!check.forward_only) {
-    check.num_replicas = static_cast<int>(lowered.stage_ranks.front().size());
-    check.replica_of_rank = lowered.replica_of_rank;
-  }
   if (!internal::check_shape(check)) {
     return check.findings;
   }
   const Places places(check);
   internal::check_pairs(check, places);
-  Borders borders(check, places);
+  Borders borders(check, places, lowered);
   borders.check();
   Updates updates(check, places, lowered.flush);
   updates.check();

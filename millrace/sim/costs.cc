@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "millrace/base/error.h"
 #include "millrace/sim/simulate.h"
@@ -56,6 +59,40 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
     costs.push_back(cost);
   }
   return costs;
+}
+
+double samples_per_part(const Plan& plan, bool flush, int64_t batch) {
+  const double parts = flush ? static_cast<double>(plan.microbatches) * plan.max_replicas() : 1.0;
+  return static_cast<double>(batch) / parts;
+}
+
+std::vector<int64_t> link_bytes(const Plan& plan, const Profile& profile,
+                                const std::vector<StageLink>& links, double samples_per_part) {
+  std::unordered_map<std::string, int> stage_of;
+  for (int s = 0; s < plan.num_stages(); ++s) {
+    for (const std::string& layer : plan.stages[s].layers) {
+      stage_of.emplace(layer, s);
+    }
+  }
+  std::unordered_map<std::string, int64_t> output_bytes;
+  for (const LayerProfile& layer : profile.layers) {
+    output_bytes.emplace(layer.name, layer.output_bytes);
+  }
+  // A tensor with several users in one stage is sent there once.
+  std::set<std::pair<StageLink, std::string>> tensors;
+  for (const ProfileEdge& edge : profile.edges) {
+    tensors.insert({{stage_of.at(edge.from), stage_of.at(edge.to)}, edge.from});
+  }
+  const double scale = samples_per_part / static_cast<double>(profile.samples_per_microbatch);
+  std::vector<int64_t> bytes(links.size());
+  for (const auto& [link, layer] : tensors) {
+    const auto found = std::lower_bound(links.begin(), links.end(), link);
+    if (found != links.end() && *found == link) {
+      bytes[found - links.begin()] +=
+          std::llround(static_cast<double>(output_bytes.at(layer)) * scale);
+    }
+  }
+  return bytes;
 }
 
 std::vector<StageCost> slot_costs(int num_stages, double f, double b) {

@@ -52,7 +52,9 @@ double busy_s(const RankRun& run, int64_t num_steps) {
 }
 
 // Seconds between minibatches once the pipeline is full and before it drains, see simulate().
-double steady_period_s(const std::vector<RankRun>& runs, int num_stages, int64_t num_steps) {
+// Minibatches that leave together, a round of replicas, count as a whole.
+double steady_period_s(const std::vector<RankRun>& runs, const LoweredSchedule& lowered,
+                       int64_t num_steps) {
   std::vector<double> done_s(num_steps, 0.0);  // end of each minibatch's last backward
   for (const RankRun& run : runs) {
     for (std::size_t i = 0; i < run.actions.size(); ++i) {
@@ -63,9 +65,15 @@ double steady_period_s(const std::vector<RankRun>& runs, int num_stages, int64_t
       }
     }
   }
-  const int64_t first = num_stages - 1;
-  const int64_t last = num_steps - num_stages;
-  const int64_t middle = first + (last - first) / 2;
+  int64_t num_ranks = 0;
+  for (const std::vector<int>& ranks : lowered.stage_ranks) {
+    num_ranks += static_cast<int64_t>(ranks.size());
+  }
+  const int64_t round = lowered.round_steps;
+  const int64_t first = num_ranks - 1;
+  const int64_t last = num_steps - num_ranks;
+  const int64_t rounds = (last - first) / 2 / round;
+  const int64_t middle = last - (rounds > 0 ? rounds * round : (last - first) - (last - first) / 2);
   if (last > middle) {
     return (done_s[last] - done_s[middle]) / static_cast<double>(last - middle);
   }
@@ -85,7 +93,7 @@ Simulation simulate(const SimulationInput& input) {
   Simulation simulation;
   simulation.window_s = span_of(runs, measured_steps, true).length_s();
   simulation.step_s = flush ? span_of(runs, 1, false).length_s()
-                            : steady_period_s(runs, input.lowered.num_stages, input.num_steps);
+                            : steady_period_s(runs, input.lowered, input.num_steps);
   for (RankRun& run : runs) {
     RankSimulation rank;
     rank.busy_s = busy_s(run, measured_steps);
@@ -128,14 +136,23 @@ Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("expected a batch of at least 1 sample, found {}", batch));
   }
-  const Schedule schedule =
-      make_schedule(plan.schedule, {plan.num_stages(), plan.microbatches}, policy);
-  const int64_t num_steps = schedule.flush ? 1 : 4 * plan.num_stages() + 40;
-  const LoweredSchedule lowered = lower(schedule, plan, num_steps);
-  const double parts =
-      static_cast<double>(plan.microbatches) * static_cast<double>(plan.stages[0].ranks.size());
-  return simulate({lowered, stage_costs(plan, profile, static_cast<double>(batch) / parts), cluster,
-                   plan.rule, num_steps});
+  const Schedule schedule = make_schedule(plan.schedule, schedule_config(plan), policy);
+  const std::vector<StageLink> links = stage_links(plan, profile.edges);
+  int64_t num_steps = 1;
+  if (!schedule.flush) {
+    const int64_t round = schedule.period_microbatches;
+    const int64_t wanted = std::max<int64_t>(4 * plan.num_used_ranks() + 40, 8 * round);
+    num_steps = (wanted + round - 1) / round * round;
+  }
+  const LoweredSchedule lowered = lower(schedule, plan, num_steps, links);
+  const double samples = samples_per_part(plan, schedule.flush, batch);
+  SimulationInput input{.lowered = lowered,
+                        .costs = stage_costs(plan, profile, samples),
+                        .cluster = cluster,
+                        .rule = plan.rule,
+                        .num_steps = num_steps};
+  input.link_bytes = link_bytes(plan, profile, links, samples);
+  return simulate(input);
 }
 
 }  // namespace millrace

@@ -21,16 +21,25 @@ struct StageCost {
   double input_gradient_s = 0;
   double weight_gradient_s = 0;
   double update_s = 0;       // once a step
-  int64_t output_bytes = 0;  // sent to the next stage; the gradient back has the same size
+  int64_t output_bytes = 0;  // of the last layer, for links without bytes of their own (below)
   int64_t parameter_bytes = 0;
   int64_t stash_bytes = 0;  // of one microbatch, from its F to its B (or W)
 };
 
-// Sums the profile over each stage's layers and scales it to the samples that one replica computes
-// at a time: batch / (microbatches x replicas), linearly from samples_per_microbatch (update_s and
-// parameter_bytes are not scaled). Throws when a plan's layer is not in the profile.
+// Sums the profile over each stage's layers and scales it to the samples of one part (see
+// samples_per_part), linearly from samples_per_microbatch (update_s and parameter_bytes are not
+// scaled). Throws when a plan's layer is not in the profile.
 std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
                                    double samples_per_part);
+
+// Bytes that each link of the plan carries forward for a part; as many come back as gradients.
+// Every tensor is sent once to each stage that uses it.
+std::vector<int64_t> link_bytes(const Plan& plan, const Profile& profile,
+                                const std::vector<StageLink>& links, double samples_per_part);
+
+// Samples that a replica computes at a time: of batch / (microbatches x largest number of replicas)
+// with a flush, where a minibatch is dealt out in parts, and of a whole minibatch without.
+double samples_per_part(const Plan& plan, bool flush, int64_t batch);
 
 // f and b slots: F lasts f, B lasts b, its halves b/2 each; messages, updates and reductions cost
 // nothing.
@@ -43,6 +52,8 @@ struct SimulationInput {
   std::string rule = "bsp";
   int64_t num_steps = 1;      // repeats of a flush schedule; else at most what was lowered
   int optimizer_buffers = 1;  // parameter-sized buffers of optimizer state (SGD with momentum: 1)
+  // Of each of lowered.links; empty: the output_bytes of the stage it comes from.
+  std::vector<int64_t> link_bytes{};
 };
 
 // One world rank. Of an idle rank everything is 0 but bubble_fraction, which is 1 when there is a
@@ -92,9 +103,9 @@ struct Simulation {
 Simulation simulate(const SimulationInput& input);
 
 // Builds, lowers and simulates a plan: what `plan`, `simulate` and `train` print. `batch` is the
-// global minibatch; `policy` empty means the schedule's own. Without a flush 4 x stages + 40
-// minibatches are run, which is enough to reach the steady period. Errors of make_schedule and
-// lower pass through.
+// global minibatch; `policy` empty means the schedule's own. Without a flush at least 4 x used
+// ranks + 40 minibatches and 8 rounds of all replicas are run, enough to reach the steady period.
+// Errors of make_schedule and lower pass through.
 Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster& cluster,
                          int64_t batch, const std::string& policy = "");
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "millrace/train/session.h"
@@ -49,25 +50,68 @@ StepFacts WholeBatchOracle::step(const std::vector<at::Tensor>& weights, const D
   stage_.backward(context, stash, views, at::Tensor(), stage_.views(sums));
   StepFacts facts;
   facts.loss_sum = loss.loss;
-  append_parameters(stage_, sums, static_cast<double>(count), facts.gradients);
+  StageFacts& all = facts.stages[0];
+  append_parameters(stage_, sums, static_cast<double>(count), all.gradients);
   optimizer_.update(flat, flat, sums, static_cast<double>(count));
-  append_parameters(stage_, flat, 1.0, facts.weights);
+  append_parameters(stage_, flat, 1.0, all.weights);
   return facts;
 }
 
-DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan,
-                                   const TrainConfig& config) {
-  for (const auto& [first, last] : stage_ranges(plan)) {
-    Stage stage(model, first, last);
+DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan, bool vertical_sync,
+                                   const TrainConfig& config)
+    : vertical_sync_(vertical_sync) {
+  int64_t ranks_from_here = plan.num_used_ranks();
+  int64_t all_rounds = 1;
+  for (const PlanStage& stage : plan.stages) {
+    all_rounds = std::lcm(all_rounds, static_cast<int64_t>(stage.ranks.size()));
+  }
+  const auto ranges = stage_ranges(plan);
+  for (std::size_t s = 0; s < ranges.size(); ++s) {
+    Stage stage(model, ranges[s].first, ranges[s].second);
     Sgd optimizer(sgd_config(config), stage.flat_elements(), model.input.dtype);
     at::Tensor initial = stage.new_flat();
     stage.initialize(initial, config.seed);
-    parts_.push_back({std::move(stage), std::move(optimizer), {std::move(initial)}});
+    Part part{.stage = std::move(stage), .optimizer = std::move(optimizer)};
+    part.replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
+    part.warm_up = (ranks_from_here + part.replicas - 1) / part.replicas - 1;
+    part.round = plan.update == UpdateRule::kStep ? all_rounds : part.replicas;
+    part.versions.push_back(std::move(initial));
+    for (int64_t replica = 0; replica < part.replicas; ++replica) {
+      part.sums.push_back(part.stage.new_flat());
+    }
+    part.order.resize(part.sums.size());
+    std::iota(part.order.begin(), part.order.end(), 0);
+    std::sort(part.order.begin(), part.order.end(), [&](std::size_t a, std::size_t b) {
+      return plan.stages[s].ranks[a] < plan.stages[s].ranks[b];
+    });
+    ranks_from_here -= part.replicas;
+    parts_.push_back(std::move(part));
   }
 }
 
-StepFacts DelayedSgdOracle::step(const Dataset& dataset, const int64_t* indices, int64_t count) {
-  const auto num_stages = static_cast<int64_t>(parts_.size());
+// The version that the present minibatch reads on a stage.
+int64_t DelayedSgdOracle::version_of(const Part& part) const {
+  const int64_t backwards = std::max<int64_t>(0, minibatch_ / part.replicas - part.warm_up);
+  return backwards / (part.round / part.replicas);
+}
+
+void DelayedSgdOracle::update(Part& part, StageFacts& facts) {
+  at::Tensor sum = part.sums[part.order.front()];
+  for (std::size_t i = 1; i < part.order.size(); ++i) {
+    sum.add_(part.sums[part.order[i]]);
+    part.sums[part.order[i]].zero_();
+  }
+  const auto samples = static_cast<double>(part.samples);
+  append_parameters(part.stage, sum, samples, facts.gradients);
+  at::Tensor next = at::empty_like(part.versions.back());
+  part.optimizer.update(part.versions.back(), next, sum, samples);
+  append_parameters(part.stage, next, 1.0, facts.weights);
+  part.versions.push_back(std::move(next));
+  part.samples = 0;
+}
+
+StepFacts DelayedSgdOracle::step(const Dataset& dataset, const int64_t* indices, int64_t count,
+                                 bool last) {
   const Batch batch = dataset.get(indices, count, parts_.front().versions.front().scalar_type());
   const LayerContext context{.training = true};
   std::vector<WeightViews> views;
@@ -75,28 +119,25 @@ StepFacts DelayedSgdOracle::step(const Dataset& dataset, const int64_t* indices,
   StepFacts facts;
   LossSums loss;
   at::Tensor x = batch.input;
-  for (int64_t s = 0; s < num_stages; ++s) {
-    const Part& part = parts_[static_cast<std::size_t>(s)];
-    const int64_t version = std::max<int64_t>(0, minibatch_ - (num_stages - 1 - s));
+  for (std::size_t s = 0; s < parts_.size(); ++s) {
+    const Part& part = parts_[s];
+    const int64_t version = version_of(vertical_sync_ ? parts_.front() : part);
     views.push_back(part.stage.views(part.versions.at(static_cast<std::size_t>(version))));
-    x = part.stage.forward(context, x, views.back(), batch.target,
-                           stashes[static_cast<std::size_t>(s)], loss);
+    x = part.stage.forward(context, x, views.back(), batch.target, stashes[s], loss);
   }
   facts.loss_sum = loss.loss;
-  std::vector<at::Tensor> sums(parts_.size());
   at::Tensor grad;
   for (std::size_t s = parts_.size(); s-- > 0;) {
     const Part& part = parts_[s];
-    sums[s] = part.stage.new_flat();
-    grad = part.stage.backward(context, stashes[s], views[s], grad, part.stage.views(sums[s]));
+    at::Tensor sum = part.sums[static_cast<std::size_t>(minibatch_ % part.replicas)];
+    grad = part.stage.backward(context, stashes[s], views[s], grad, part.stage.views(sum));
   }
   for (std::size_t s = 0; s < parts_.size(); ++s) {
     Part& part = parts_[s];
-    append_parameters(part.stage, sums[s], static_cast<double>(count), facts.gradients);
-    at::Tensor next = at::empty_like(part.versions.back());
-    part.optimizer.update(part.versions.back(), next, sums[s], static_cast<double>(count));
-    append_parameters(part.stage, next, 1.0, facts.weights);
-    part.versions.push_back(std::move(next));
+    part.samples += count;
+    if (last || (minibatch_ + 1) % part.round == 0) {
+      update(part, facts.stages[static_cast<int>(s)]);
+    }
   }
   ++minibatch_;
   return facts;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,18 +17,17 @@
 
 namespace millrace {
 
-// What one update did: per parameter, in model order.
-struct StepFacts {
-  double loss_sum = 0;
-  std::vector<at::Tensor> gradients;  // of the mean loss
-  std::vector<at::Tensor> weights;    // after the update
+// What an update of one stage did: per parameter, in model order.
+struct StageFacts {
+  std::vector<at::Tensor> gradients;  // of the mean loss over the samples of the update
+  std::vector<at::Tensor> weights;    // after it
 };
 
-// Names of the parameters, in the order of StepFacts.
-struct ParameterName {
-  int stage = 0;
-  std::string layer;
-  std::string parameter;
+struct StepFacts {
+  double loss_sum = 0;
+  // Of each stage that updated after this step, which without a flush only those do whose round it
+  // ends.
+  std::map<int, StageFacts> stages;
 };
 
 // Whole batches through the whole model: any schedule with a flush, any replicas and microbatches,
@@ -37,7 +37,7 @@ class WholeBatchOracle {
   WholeBatchOracle(const Model& model, const TrainConfig& config);
 
   // One step on these samples, started from `weights` (in model order); momentum is the oracle's
-  // own.
+  // own. The answer has one stage, 0, which holds all.
   StepFacts step(const std::vector<at::Tensor>& weights, const Dataset& dataset,
                  const int64_t* indices, int64_t count);
 
@@ -46,23 +46,39 @@ class WholeBatchOracle {
   Sgd optimizer_;
 };
 
-// Delayed SGD on a straight pipeline of S stages: minibatch b runs forward and backward of stage s
-// on version max(0, b-(S-1-s)), and its gradient makes version b+1 from version b. PipeDream,
-// SOSP'19, section 3.3. Keeps every version: memory grows with steps.
+// Delayed SGD, in closed form. Stage s has r_s of the R_s ranks from it on; minibatch b is number
+// k = b / r_s of the replica that gets it, which runs up to w = ceil(R_s / r_s) of its own ahead of
+// a backward. So minibatch b runs forward and backward of stage s after max(0, k - (w - 1))
+// backwards of its replica; every round of the stage (r_s minibatches, or lcm of all r with update
+// = step) the sum of the replicas' gradients, in the order of replicas, makes the next version.
+// With vertical sync all stages use the version of stage 0. On a straight pipeline: version max(0,
+// b-(S-1-s)). PipeDream, SOSP'19, sections 3.2 and 3.3. Keeps every version: memory grows with
+// steps.
 class DelayedSgdOracle {
  public:
-  DelayedSgdOracle(const Model& model, const Plan& plan, const TrainConfig& config);
+  DelayedSgdOracle(const Model& model, const Plan& plan, bool vertical_sync,
+                   const TrainConfig& config);
 
-  // Minibatch b, called in order from 0.
-  StepFacts step(const Dataset& dataset, const int64_t* indices, int64_t count);
+  // Minibatch b, called in order from 0; `last` closes rounds that are not complete.
+  StepFacts step(const Dataset& dataset, const int64_t* indices, int64_t count, bool last);
 
  private:
   struct Part {
     Stage stage;
     Sgd optimizer;
+    int64_t replicas = 1;
+    int64_t warm_up = 0;               // own minibatches of a replica ahead of its first backward
+    int64_t round = 1;                 // minibatches an update
     std::vector<at::Tensor> versions;  // flat, from version 0
+    std::vector<at::Tensor> sums;      // of each replica, in this round
+    std::vector<std::size_t> order;    // replicas by rank: how sums are added up
+    int64_t samples = 0;               // of this round
   };
+  int64_t version_of(const Part& part) const;
+  void update(Part& part, StageFacts& facts);
+
   std::vector<Part> parts_;
+  bool vertical_sync_;
   int64_t minibatch_ = 0;
 };
 

@@ -97,6 +97,7 @@ class Preparation {
     plan.schedule = parallel().schedule;
     plan.rule = parallel().rule;
     plan.microbatches = parallel().microbatches;
+    plan.update = parallel().update;
   }
 
   std::string cache_file(const std::string& what) const {
@@ -231,7 +232,7 @@ class Preparation {
                         .replicas = parallel().replicas,
                         .straight = false};
     if (!parallel().plan_is_file()) {
-      job_.plan = executable_plan(request);
+      job_.plan = make_plan(parallel().plan, request);
       apply_config(job_.plan);
     } else {
       PlanRequest free = request;
@@ -242,7 +243,9 @@ class Preparation {
       job_.plan.one_worker_minibatch_s = formula.one_worker_minibatch_s;
       job_.plan.minibatch_s = pipedream_minibatch_s(job_.plan, minibatch, job_.cluster);
     }
-    const auto replicas = static_cast<int64_t>(job_.plan.stages.front().ranks.size());
+    // Without a flush a minibatch goes to one replica as a whole.
+    const int64_t replicas = has_flush() ? job_.plan.max_replicas() : 1;
+    job_.num_split_replicas = replicas;
     check_batch(train().batch,
                 parallel().microbatch_size ? std::optional<int64_t>(*parallel().microbatch_size)
                                            : std::nullopt,
@@ -267,43 +270,7 @@ class Preparation {
                          parallel().policy);
   }
 
-  // The planner's choice, or, where the runtime cannot execute that under this schedule, its best
-  // among plans of equal replicas (of one replica without a flush).
-  Plan executable_plan(const PlanRequest& request) {
-    Plan choice = make_plan(parallel().plan, request);
-    const bool flush = one_rank_schedule().flush;
-    const auto fits = [flush](const Plan& plan) {
-      const std::size_t replicas = plan.stages.front().ranks.size();
-      return (flush || replicas == 1) &&
-             std::all_of(plan.stages.begin(), plan.stages.end(),
-                         [replicas](const PlanStage& s) { return s.ranks.size() == replicas; });
-    };
-    if (fits(choice) || !request.replicas.empty()) {
-      return choice;  // replicas set by hand are never changed: lowering says what it does not
-                      // offer
-    }
-    std::optional<Plan> best;
-    for (int replicas = 1; replicas <= (flush ? request.workers : 1); ++replicas) {
-      if (request.stages && *request.stages * replicas > request.workers) {
-        break;
-      }
-      PlanRequest equal = request;
-      equal.replicas = {replicas};
-      const Plan plan = make_plan(parallel().plan, equal);
-      if (fits(plan) && (!best || plan.minibatch_s < best->minibatch_s)) {
-        best = plan;
-      }
-    }
-    if (!best) {
-      return choice;
-    }
-    job_.notes.push_back(fmt::format(
-        "the planner would take {}, which schedule {} cannot run: replicas must be {}; took its "
-        "best "
-        "among those",
-        describe(choice), parallel().schedule, flush ? "equal over stages" : "one a stage"));
-    return *best;
-  }
+  bool has_flush() const { return one_rank_schedule().flush; }
 
   static void scale(Profile& profile, double factor) {
     for (LayerProfile& layer : profile.layers) {
@@ -333,18 +300,12 @@ class Preparation {
       apply_config(plan);
       const bool replicated = std::any_of(plan.stages.begin(), plan.stages.end(),
                                           [](const PlanStage& s) { return s.ranks.size() > 1; });
-      // What the schedule of this run cannot execute is compared by a flush schedule.
-      if (replicated) {
+      // Plain data parallelism splits each minibatch, whatever the schedule of this run does.
+      if (replicated && plan.num_stages() == 1) {
         plan.schedule = "1f1b";
       }
-      double predicted_s = 0;
-      const bool equal_replicas = std::all_of(
-          plan.stages.begin(), plan.stages.end(),
-          [&](const PlanStage& s) { return s.ranks.size() == plan.stages.front().ranks.size(); });
-      if (equal_replicas) {
-        // Without its own policy: the alternative may run under another schedule.
-        predicted_s = simulate_plan(plan, whole, job_.cluster, train().batch).step_s;
-      }
+      // Without its own policy: the alternative may run under another schedule.
+      const double predicted_s = simulate_plan(plan, whole, job_.cluster, train().batch).step_s;
       job_.alternatives.push_back({choice.name, describe(plan), predicted_s, plan.minibatch_s});
     }
     const double own_s = job_.alternatives.front().predicted_s;
@@ -400,9 +361,9 @@ std::string describe(const Job& job) {
                       config.train.dtype);
   text += fmt::format("data      {}: {} training and {} test samples\n", config.data.name,
                       format_count(job.data.train->size()), format_count(job.data.test->size()));
-  text += fmt::format("batch     {}\n",
-                      batch_equation(config.train.batch, config.parallel.microbatches,
-                                     static_cast<int64_t>(job.plan.stages.front().ranks.size())));
+  text += fmt::format(
+      "batch     {}\n",
+      batch_equation(config.train.batch, config.parallel.microbatches, job.num_split_replicas));
   text += fmt::format("optimizer {}: lr {}, momentum {}, weight decay {}\n", config.train.optimizer,
                       config.train.lr, config.train.momentum, config.train.weight_decay);
   text += fmt::format("schedule  {}, rule {}\n", job.plan.schedule, job.plan.rule);

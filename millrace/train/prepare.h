@@ -41,6 +41,7 @@ struct Job {
   Cluster cluster;
   Profile profile;  // of the microbatch part that a replica computes at a time
   Plan plan;
+  int64_t num_split_replicas = 1;  // a minibatch is cut into microbatches x so many parts
   Simulation predicted;
   std::vector<Alternative> alternatives;
   std::vector<std::string> notes;  // e.g. that data parallel is predicted to be faster

@@ -36,6 +36,7 @@ std::vector<std::pair<int, int>> stage_ranges(const Plan& plan) {
 
 Session::Session(const SessionSetup& setup)
     : setup_(setup),
+      links_(chain_links(setup.plan.num_stages())),
       world_(std::make_unique<InprocWorld>(setup.plan.workers, setup.timeout_s)),
       communicators_(static_cast<std::size_t>(setup.plan.workers)),
       workers_(static_cast<std::size_t>(setup.plan.workers)) {
@@ -58,6 +59,7 @@ Session::Session(const SessionSetup& setup)
     worker.replica =
         static_cast<int>(std::find(replicas.begin(), replicas.end(), rank) - replicas.begin());
     worker.replicas = replicas;
+    std::sort(worker.replicas.begin(), worker.replicas.end());
     worker.rule = setup_.plan.rule;
     worker.optimizer = {.lr = setup_.train.lr,
                         .momentum = setup_.train.momentum,
@@ -79,10 +81,6 @@ void Session::run(const std::function<void(int)>& work) {
       ranks_, [this](const Error& cause) { world_->abort(cause); }, work);
 }
 
-int Session::num_replicas() const {
-  return static_cast<int>(setup_.plan.stages.front().ranks.size());
-}
-
 const Worker& Session::worker(int rank) const {
   return *workers_.at(static_cast<std::size_t>(rank));
 }
@@ -94,15 +92,14 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
     return 0;
   }
   const Plan& plan = setup_.plan;
-  const Schedule schedule = make_schedule(
-      plan.schedule, {.num_ranks = plan.num_stages(), .num_microbatches = plan.microbatches},
-      setup_.policy);
-  validate(schedule);
-  const LoweredSchedule lowered = lower(schedule, plan, schedule.flush ? 1 : num_steps);
-  const Feed feed(dataset, order.epoch(epoch), setup_.train.batch, first_step, plan.microbatches,
-                  num_replicas(), setup_.model->input.dtype);
-  StepGate gate;
-  StepBoard board(static_cast<int>(plan.stages.back().ranks.size()));
+  const Schedule schedule = make_schedule(plan.schedule, schedule_config(plan), setup_.policy);
+  validate(schedule, plan, links_);
+  const LoweredSchedule lowered = lower(schedule, plan, schedule.flush ? 1 : num_steps, links_);
+  const Feed feed(dataset, order.epoch(epoch), setup_.train.batch, first_step,
+                  schedule.num_microbatches, setup_.model->input.dtype);
+  StepGate gate(lowered.round_steps);
+  StepBoard board([&feed](int64_t step) { return feed.step_samples(step); },
+                  static_cast<int>(plan.stages.back().ranks.size()));
   TrainSegment segment;
   segment.lowered = &lowered;
   segment.feed = &feed;
@@ -170,14 +167,14 @@ LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
   std::vector<int64_t> order(static_cast<std::size_t>(dataset.size()));
   std::iota(order.begin(), order.end(), 0);
   const int64_t num_batches = (dataset.size() + batch - 1) / batch;
-  const int64_t window = kEvaluationWindow * num_replicas();
+  const int64_t window = kEvaluationWindow * setup_.plan.max_replicas();
   for (int64_t first = 0; first < num_batches; first += window) {
     if (stop_requested && stop_requested()) {
       break;
     }
     const int64_t count = std::min(window, num_batches - first);
-    const LoweredSchedule lowered = lower_evaluation(setup_.plan, count);
-    const Feed feed(dataset, order, batch, first, 1, 1, setup_.model->input.dtype);
+    const LoweredSchedule lowered = lower_evaluation(setup_.plan, count, links_);
+    const Feed feed(dataset, order, batch, first, 1, setup_.model->input.dtype);
     std::vector<LossSums> sums(workers_.size());
     run([&](int rank) {
       const auto r = static_cast<std::size_t>(rank);

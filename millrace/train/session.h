@@ -48,8 +48,8 @@ class Session {
   ~Session();
 
   // Trains steps [first_step, first_step + num_steps) of an epoch's order and drains. Returns the
-  // steps done: fewer when a stop was requested. Throws the first cause when a rank fails; the
-  // session is unusable afterwards.
+  // steps done: fewer when a stop was requested, then a multiple of the replicas' rounds. Throws
+  // the first cause when a rank fails; the session is unusable afterwards.
   int64_t train(const Dataset& dataset, const SampleOrder& order, int64_t epoch, int64_t first_step,
                 int64_t num_steps, const StepHooks& hooks, UpdateObserver* observer = nullptr);
 
@@ -64,13 +64,13 @@ class Session {
   bool load(const std::string& name, const at::Tensor& value);
 
   Trace trace() const;  // of everything trained so far
-  int num_replicas() const;
   const Worker& worker(int rank) const;
 
  private:
   void run(const std::function<void(int)>& work);
 
   SessionSetup setup_;
+  std::vector<StageLink> links_;
   std::unique_ptr<InprocWorld> world_;
   std::vector<int> ranks_;                                    // used ones
   std::vector<std::unique_ptr<Communicator>> communicators_;  // by rank; null when idle

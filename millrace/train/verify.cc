@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -44,8 +45,10 @@ class Recording final : public UpdateObserver {
     updates_.at({step, stage, replica}).after = std::move(copy);
   }
 
-  const Update& at(int64_t step, int stage, int replica) const {
-    return updates_.at({step, stage, replica});
+  // Null when the stage did not update after that step.
+  const Update* find(int64_t step, int stage, int replica) const {
+    const auto found = updates_.find({step, stage, replica});
+    return found == updates_.end() ? nullptr : &found->second;
   }
 
  private:
@@ -153,10 +156,8 @@ class Verification {
         order_(job_.data.train->size(), job_.config.train.batch, job_.config.train.seed) {}
 
   VerifyResult run() {
-    const Schedule schedule = make_schedule(
-        job_.plan.schedule,
-        {.num_ranks = job_.plan.num_stages(), .num_microbatches = job_.plan.microbatches},
-        job_.config.parallel.policy);
+    const Schedule schedule =
+        make_schedule(job_.plan.schedule, schedule_config(job_.plan), job_.config.parallel.policy);
     apply_fault(schedule);
     const int64_t steps_per_epoch = order_.steps_per_epoch();
     result_.steps = std::min(options_.steps, steps_per_epoch);
@@ -169,7 +170,7 @@ class Verification {
       if (schedule.flush) {
         compare_whole_batch();
       } else {
-        compare_delayed();
+        compare_delayed(schedule.policy == "vertical_sync");
       }
     }).join();
     result_.equal = !result_.first_difference;
@@ -226,42 +227,42 @@ class Verification {
     const int64_t done =
         session.train(*job_.data.train, order_, 0, first_step_, result_.steps, hooks, &recording_);
     MILLRACE_CHECK(done == result_.steps, "the run did fewer steps than asked");
-    for (int s = 0; s < job_.plan.num_stages(); ++s) {
-      const int rank = job_.plan.stages[static_cast<std::size_t>(s)].ranks.front();
-      stages_.push_back(&session.worker(rank).stage());
-      for (const ParameterSlot& slot : stages_.back()->slots()) {
-        names_.push_back({s, slot.layer, slot.parameter});
-      }
-    }
     // Stage objects die with the session; what is needed of them is copied per parameter now.
-    for (int64_t step = 0; step < result_.steps; ++step) {
-      facts_.push_back(facts_of(step, 0));
-      before_.push_back(parameters(step, 0, &Recording::Update::before));
-      for (int replica = 1; replica < session.num_replicas(); ++replica) {
-        replicas_.push_back({step, replica, facts_of(step, replica)});
+    for (int s = 0; s < job_.plan.num_stages(); ++s) {
+      const std::vector<int>& ranks = job_.plan.stages[static_cast<std::size_t>(s)].ranks;
+      const Stage& stage = session.worker(ranks.front()).stage();
+      slots_.push_back(stage.slots());
+      for (int64_t step = 0; step < result_.steps; ++step) {
+        for (int replica = 0; replica < static_cast<int>(ranks.size()); ++replica) {
+          if (const Recording::Update* update = recording_.find(step, s, replica)) {
+            updates_.push_back({step, s, replica, parameters(stage, update->mean_gradient),
+                                parameters(stage, update->before),
+                                parameters(stage, update->after)});
+          }
+        }
       }
     }
-    stages_.clear();
+    // Step by step, stages in order, replica 0 first.
+    std::stable_sort(updates_.begin(), updates_.end(),
+                     [](const RunUpdate& a, const RunUpdate& b) { return a.step < b.step; });
   }
 
-  std::vector<at::Tensor> parameters(int64_t step, int replica,
-                                     at::Tensor Recording::Update::*member) const {
+  // What one update of one replica read and made, per parameter in the order of the stage's slots.
+  struct RunUpdate {
+    int64_t step;
+    int stage;
+    int replica;
+    std::vector<at::Tensor> gradients;
+    std::vector<at::Tensor> before;
+    std::vector<at::Tensor> after;
+  };
+
+  static std::vector<at::Tensor> parameters(const Stage& stage, const at::Tensor& flat) {
     std::vector<at::Tensor> all;
-    for (std::size_t s = 0; s < stages_.size(); ++s) {
-      const Recording::Update& update = recording_.at(step, static_cast<int>(s), replica);
-      for (const Tensors& layer : stages_[s]->views(update.*member)) {
-        all.insert(all.end(), layer.begin(), layer.end());
-      }
+    for (const Tensors& layer : stage.views(flat)) {
+      all.insert(all.end(), layer.begin(), layer.end());
     }
     return all;
-  }
-
-  StepFacts facts_of(int64_t step, int replica) const {
-    StepFacts facts;
-    facts.loss_sum = losses_.at(static_cast<std::size_t>(step)).loss;
-    facts.gradients = parameters(step, replica, &Recording::Update::mean_gradient);
-    facts.weights = parameters(step, replica, &Recording::Update::after);
-    return facts;
   }
 
   // Sample indices of a verified step.
@@ -271,20 +272,23 @@ class Verification {
             order_.step_size(first_step_ + step)};
   }
 
-  void compare_step(Comparison& compare, int64_t step, const StepFacts& oracle) {
-    const StepFacts& run = facts_[static_cast<std::size_t>(step)];
-    const int last_stage = job_.plan.num_stages() - 1;
-    compare.note(step, last_stage, names_.empty() ? "" : job_.model.layers.back()->name(), "loss",
-                 relative_difference(run.loss_sum, oracle.loss_sum));
-    for (std::size_t p = 0; p < names_.size(); ++p) {
-      const ParameterName& name = names_[p];
-      compare.tensor(step, name.stage, name.layer, "gradient of " + name.parameter,
-                     run.gradients[p], oracle.gradients.at(p));
+  void compare_loss(Comparison& compare, int64_t step, double oracle) {
+    compare.note(step, job_.plan.num_stages() - 1, job_.model.layers.back()->name(), "loss",
+                 relative_difference(losses_.at(static_cast<std::size_t>(step)).loss, oracle));
+  }
+
+  // `facts` at `first` and behind are those of the update's stage.
+  void compare_update(Comparison& compare, const RunUpdate& update, const StageFacts& facts,
+                      std::size_t first) {
+    const std::vector<ParameterSlot>& slots = slots_[static_cast<std::size_t>(update.stage)];
+    for (std::size_t p = 0; p < slots.size(); ++p) {
+      compare.tensor(update.step, update.stage, slots[p].layer, "gradient of " + slots[p].parameter,
+                     update.gradients[p], facts.gradients.at(first + p));
     }
-    for (std::size_t p = 0; p < names_.size(); ++p) {
-      const ParameterName& name = names_[p];
-      compare.tensor(step, name.stage, name.layer, name.parameter + " after the update",
-                     run.weights[p], oracle.weights.at(p));
+    for (std::size_t p = 0; p < slots.size(); ++p) {
+      compare.tensor(update.step, update.stage, slots[p].layer,
+                     slots[p].parameter + " after the update", update.after[p],
+                     facts.weights.at(first + p));
     }
   }
 
@@ -292,13 +296,18 @@ class Verification {
   // the oracle.
   void compare_replicas() {
     Comparison compare(result_, 0.0);
-    for (const ReplicaFacts& other : replicas_) {
-      const StepFacts& own = facts_[static_cast<std::size_t>(other.step)];
-      for (std::size_t p = 0; p < names_.size(); ++p) {
+    const RunUpdate* first = nullptr;
+    for (const RunUpdate& update : updates_) {
+      if (update.replica == 0) {
+        first = &update;
+        continue;
+      }
+      const std::vector<ParameterSlot>& slots = slots_[static_cast<std::size_t>(update.stage)];
+      for (std::size_t p = 0; p < slots.size(); ++p) {
         compare.tensor(
-            other.step, names_[p].stage, names_[p].layer,
-            fmt::format("replica {}'s {} against replica 0's", other.replica, names_[p].parameter),
-            other.facts.weights[p], own.weights[p]);
+            update.step, update.stage, slots[p].layer,
+            fmt::format("replica {}'s {} against replica 0's", update.replica, slots[p].parameter),
+            update.after[p], first->after[p]);
       }
     }
   }
@@ -309,33 +318,59 @@ class Verification {
     WholeBatchOracle oracle(job_.model, job_.config.train);
     const std::vector<int64_t> epoch = order_.epoch(0);
     Comparison compare(result_, kFlushTolerance);
+    auto update = updates_.begin();
     for (int64_t step = 0; step < result_.steps; ++step) {
+      std::vector<at::Tensor> before;
+      for (auto each = update; each != updates_.end() && each->step == step; ++each) {
+        if (each->replica == 0) {
+          before.insert(before.end(), each->before.begin(), each->before.end());
+        }
+      }
       const auto [indices, count] = samples(epoch, step);
-      compare_step(
-          compare, step,
-          oracle.step(before_[static_cast<std::size_t>(step)], *job_.data.train, indices, count));
+      const StepFacts facts = oracle.step(before, *job_.data.train, indices, count);
+      compare_loss(compare, step, facts.loss_sum);
+      std::size_t first = 0;
+      for (; update != updates_.end() && update->step == step; ++update) {
+        if (update->replica == 0) {
+          compare_update(compare, *update, facts.stages.at(0), first);
+          first += update->after.size();
+        }
+      }
     }
     compare_replicas();
   }
 
-  void compare_delayed() {
+  void compare_delayed(bool vertical_sync) {
     result_.oracle =
-        "one thread, delayed SGD: stage s runs minibatch b on version max(0, b-(S-1-s))";
+        vertical_sync
+            ? "one thread, delayed SGD: all stages run a minibatch on the version that stage 0 has "
+              "when it enters"
+            : "one thread, delayed SGD: stage s runs its replica's k-th minibatch on the weights "
+              "after max(0, k-w) backwards, w = ceil(ranks from s on / replicas of s) - 1";
     result_.tolerance = 0;
-    DelayedSgdOracle oracle(job_.model, job_.plan, job_.config.train);
+    DelayedSgdOracle oracle(job_.model, job_.plan, vertical_sync, job_.config.train);
     const std::vector<int64_t> epoch = order_.epoch(0);
     Comparison compare(result_, 0.0);
+    auto update = updates_.begin();
     for (int64_t step = 0; step < result_.steps; ++step) {
       const auto [indices, count] = samples(epoch, step);
-      compare_step(compare, step, oracle.step(*job_.data.train, indices, count));
+      const StepFacts facts =
+          oracle.step(*job_.data.train, indices, count, step + 1 == result_.steps);
+      compare_loss(compare, step, facts.loss_sum);
+      std::set<int> updated;
+      for (; update != updates_.end() && update->step == step; ++update) {
+        if (update->replica == 0) {
+          MILLRACE_CHECK(facts.stages.contains(update->stage),
+                         "a stage updated where the oracle does not");
+          updated.insert(update->stage);
+          compare_update(compare, *update, facts.stages.at(update->stage), 0);
+        }
+      }
+      MILLRACE_CHECK(updated.size() == facts.stages.size(),
+                     "a stage did not update where the oracle does");
     }
+    compare_replicas();
   }
-
-  struct ReplicaFacts {
-    int64_t step;
-    int replica;
-    StepFacts facts;
-  };
 
   Job job_;
   VerifyOptions options_;
@@ -344,11 +379,8 @@ class Verification {
   int64_t first_step_ = 0;
   Recording recording_;
   std::vector<LossSums> losses_;
-  std::vector<const Stage*> stages_;
-  std::vector<ParameterName> names_;
-  std::vector<StepFacts> facts_;                 // replica 0, a step each
-  std::vector<std::vector<at::Tensor>> before_;  // its weights before each step
-  std::vector<ReplicaFacts> replicas_;
+  std::vector<std::vector<ParameterSlot>> slots_;  // of each stage
+  std::vector<RunUpdate> updates_;                 // by step, stage, replica
   VerifyResult result_;
 };
 

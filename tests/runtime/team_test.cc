@@ -57,14 +57,27 @@ TEST(StepGate, AllRanksStopAtTheSameStep) {
   EXPECT_FALSE(gate.enter(2));
 }
 
+// A stage of three replicas is in the middle of a round.
+TEST(StepGate, StopsOnlyWhereAllRoundsEnd) {
+  StepGate gate(3);
+  EXPECT_TRUE(gate.enter(3));
+  gate.request_stop();
+  EXPECT_TRUE(gate.enter(4));
+  EXPECT_TRUE(gate.enter(5));
+  EXPECT_FALSE(gate.enter(6));
+  StepGate before(3);
+  before.request_stop();
+  EXPECT_FALSE(before.enter(0));
+}
+
 TEST(StepBoard, SumsReportsAndKeepsOrder) {
-  StepBoard board(2);
-  board.report(1, {.loss = 5, .correct = 1, .samples = 2});
-  board.report(0, {.loss = 1, .correct = 1, .samples = 2});
-  EXPECT_FALSE(board.next(0.0)) << "one of two reporters";
-  board.report(1, {.loss = 6, .correct = 0, .samples = 1});
+  StepBoard board([](int64_t step) { return step == 0 ? 4 : 3; }, 2);
+  board.report(1, 0, {.loss = 5, .correct = 1, .samples = 2});
+  board.report(0, 0, {.loss = 1, .correct = 1, .samples = 2});
+  EXPECT_FALSE(board.next(0.0)) << "2 of 4 samples";
+  board.report(1, 1, {.loss = 6, .correct = 0, .samples = 1});
   EXPECT_FALSE(board.next(0.0)) << "step 0 comes first";
-  board.report(0, {.loss = 2, .correct = 1, .samples = 2});
+  board.report(0, 1, {.loss = 2, .correct = 1, .samples = 2});
   const auto first = board.next(0.0);
   ASSERT_TRUE(first);
   EXPECT_EQ(first->step, 0);

@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::plan_of;
+using testing::plan_of_replicas;
 
 // Case: two stages without a flush, three minibatches; forward versions v0, v0, v1 and v0, v1, v2.
 TEST(Lower, PipedreamOfTwoStages) {
@@ -44,35 +45,112 @@ TEST(Lower, FlushStepOfThreeStages) {
   EXPECT_EQ(lowered.microbatches_per_step, 2);
 }
 
-TEST(Lower, ReplicasTalkToTheirLikeAndReduceBeforeTheStep) {
+// Microbatches go round robin, here one to each replica.
+TEST(Lower, ReplicasTakeMicrobatchesInTurnAndReduceBeforeTheStep) {
   Plan plan = plan_of(2, 2, 1);
   plan.stages[0].ranks = {3, 0};
   plan.stages[1].ranks = {1, 4};
-  const LoweredSchedule lowered = lower(make_schedule("gpipe", {2, 1}), plan, 1);
-  EXPECT_EQ(to_string(lowered.ranks[3]), "0F0@0 0SEND_F0>1 0RECV_B0<1 0B0@0 0REDUCE0 0STEP0@1");
-  EXPECT_EQ(to_string(lowered.ranks[0]), "0F0@0 0SEND_F0>4 0RECV_B0<4 0B0@0 0REDUCE0 0STEP0@1");
-  EXPECT_EQ(to_string(lowered.ranks[1]), "1RECV_F0<3 1F0@0 1B0@0 1SEND_B0>3 1REDUCE0 1STEP0@1");
-  EXPECT_EQ(to_string(lowered.ranks[4]), "1RECV_F0<0 1F0@0 1B0@0 1SEND_B0>0 1REDUCE0 1STEP0@1");
+  const LoweredSchedule lowered = lower(make_schedule("gpipe", schedule_config(plan)), plan, 1);
+  EXPECT_EQ(to_string(lowered.ranks[3]), "0F0@0 0SEND_F0>1 0RECV_B0<1 0B0@0 0REDUCE0-1 0STEP0-1@1");
+  EXPECT_EQ(to_string(lowered.ranks[0]), "0F1@0 0SEND_F1>4 0RECV_B1<4 0B1@0 0REDUCE0-1 0STEP0-1@1");
+  EXPECT_EQ(to_string(lowered.ranks[1]), "1RECV_F0<3 1F0@0 1B0@0 1SEND_B0>3 1REDUCE0-1 1STEP0-1@1");
+  EXPECT_EQ(to_string(lowered.ranks[4]), "1RECV_F1<0 1F1@0 1B1@0 1SEND_B1>0 1REDUCE0-1 1STEP0-1@1");
   EXPECT_EQ(to_string(lowered.ranks[2]), "");
   EXPECT_EQ(lowered.stage_of_rank, (std::vector<int>{0, 1, -1, 0, 1}));
   EXPECT_EQ(lowered.replica_of_rank, (std::vector<int>{1, 0, -1, 0, 1}));
   EXPECT_EQ(lowered.stage_ranks, (std::vector<std::vector<int>>{{3, 0}, {1, 4}}));
 }
 
-TEST(Lower, ReplicatedPlansRunForEveryFlushSchedule) {
-  for (const char* name : {"naive", "gpipe", "1f1b"}) {
-    for (int stages = 1; stages <= 4; ++stages) {
-      for (int replicas = 1; replicas <= 3; ++replicas) {
-        for (int microbatches : {1, 2, 5}) {
-          const Schedule schedule = make_schedule(name, {stages, microbatches});
-          const LoweredSchedule lowered = lower(schedule, plan_of(stages, replicas, 2), 1);
-          EXPECT_EQ(testing::rehearse(lowered), "") << name << stages << replicas << microbatches;
-          EXPECT_TRUE(find_faults(lowered).empty()) << name << stages << replicas << microbatches;
-          EXPECT_EQ(lowered.ranks.size(), static_cast<std::size_t>(stages * replicas + 2));
+// Source: PipeDream, SOSP'19, section 3.2: 2-1 keeps ceil(3/2) = 2 minibatches in flight on each
+// replica of the first stage, which updates every two minibatches. Minibatch 4 is a round of its
+// own, in which replica 1 has nothing.
+TEST(Lower, WithoutAFlushAStageUpdatesEveryRound) {
+  Plan plan = plan_of_replicas({2, 1});
+  const LoweredSchedule lowered = lower(make_schedule("pipedream", schedule_config(plan)), plan, 5);
+  EXPECT_EQ(to_string(lowered.ranks[0]),
+            "0F0@0 0SEND_F0>2 0F2@0 0SEND_F2>2 0RECV_B0<2 0B0@0 0REDUCE0-1 0STEP0-1@1 "
+            "0F4@1 0SEND_F4>2 0RECV_B2<2 0B2@0 0REDUCE2-3 0STEP2-3@2 "
+            "0RECV_B4<2 0B4@1 0REDUCE4 0STEP4@3");
+  EXPECT_EQ(to_string(lowered.ranks[1]),
+            "0F1@0 0SEND_F1>2 0F3@0 0SEND_F3>2 0RECV_B1<2 0B1@0 0REDUCE0-1 0STEP0-1@1 "
+            "0RECV_B3<2 0B3@0 0REDUCE2-3 0STEP2-3@2 0REDUCE4 0STEP4@3");
+  EXPECT_EQ(to_string(lowered.ranks[2]).substr(0, 74),
+            "1RECV_F0<0 1F0@0 1B0@0 1SEND_B0>0 1STEP0@1 1RECV_F1<1 1F1@1 1B1@1 1SEND_B1");
+  EXPECT_EQ(lowered.round_steps, 2);
+
+  plan.update = UpdateRule::kStep;
+  const LoweredSchedule together =
+      lower(make_schedule("pipedream", schedule_config(plan)), plan, 4);
+  EXPECT_EQ(to_string(together.ranks[2]),
+            "1RECV_F0<0 1F0@0 1B0@0 1SEND_B0>0 1RECV_F1<1 1F1@0 1B1@0 1SEND_B1>1 1STEP0-1@1 "
+            "1RECV_F2<0 1F2@1 1B2@1 1SEND_B2>0 1RECV_F3<1 1F3@1 1B3@1 1SEND_B3>1 1STEP2-3@2");
+}
+
+TEST(Lower, VerticalSyncReadsWhatStageZeroRead) {
+  const LoweredSchedule lowered = lower(make_schedule("pipedream", {2, 1}, "vertical_sync"), 3);
+  EXPECT_EQ(to_string(lowered.ranks[1]),
+            "1RECV_F0<0 1F0@0 1B0@0 1SEND_B0>0 1STEP0@1 1RECV_F1<0 1F1@0 1B1@0 1SEND_B1>0 1STEP1@2 "
+            "1RECV_F2<0 1F2@1 1B2@1 1SEND_B2>0 1STEP2@3");
+}
+
+const std::vector<std::vector<int>> kShapes = {{1},    {2},    {3, 1},    {2, 1, 1}, {1, 2},
+                                               {2, 2}, {2, 3}, {4, 1, 2}, {1, 1, 3}, {12, 1, 1}};
+
+TEST(Lower, ReplicatedPlansRunForEverySchedule) {
+  for (const ScheduleEntry& entry : schedules()) {
+    for (const std::vector<int>& replicas : kShapes) {
+      for (const int microbatches : {1, 2, 5}) {
+        Plan plan = testing::plan_of_replicas(replicas);
+        plan.microbatches = microbatches;
+        plan.workers += 2;
+        const ScheduleConfig config = schedule_config(plan);
+        if (entry.builtin->offers(config)) {
+          continue;
+        }
+        for (const std::string& policy : entry.builtin->policies()) {
+          for (const UpdateRule update : {UpdateRule::kRound, UpdateRule::kStep}) {
+            plan.update = update;
+            const Schedule schedule = make_schedule(entry.name, config, policy);
+            const bool unequal = std::any_of(replicas.begin(), replicas.end(),
+                                             [&](int count) { return count != replicas.front(); });
+            if (policy == "vertical_sync" && unequal && update == UpdateRule::kRound) {
+              EXPECT_THROW(lower(schedule, plan, 3), Error);
+              continue;
+            }
+            for (const int64_t steps : {1, 2, 5, 12, 31}) {
+              SCOPED_TRACE(::testing::Message()
+                           << entry.name << " " << describe(plan) << " " << policy << " "
+                           << to_string(update) << " M=" << microbatches << " steps=" << steps);
+              const LoweredSchedule lowered = lower(schedule, plan, steps);
+              EXPECT_EQ(testing::rehearse(lowered), "");
+              EXPECT_TRUE(find_faults(lowered).empty());
+              EXPECT_EQ(lowered.ranks.size(), static_cast<std::size_t>(plan.workers));
+              if (schedule.flush) {
+                break;
+              }
+            }
+          }
         }
       }
     }
   }
+}
+
+// A skip edge from stage 0 to stage 2: straight from its maker to its user, and back.
+TEST(Lower, SkipEdgesGoStraight) {
+  const Plan plan = plan_of(3, 1);
+  const std::vector<StageLink> links = {{0, 1}, {0, 2}, {1, 2}};
+  const LoweredSchedule lowered = lower(make_schedule("1f1b", {3, 1}), plan, 1, links);
+  EXPECT_EQ(to_string(lowered.ranks[0]),
+            "0F0@0 0SEND_F0>1 0SEND_F0>2 0RECV_B0<1 0RECV_B0<2 0B0@0 0STEP0@1");
+  EXPECT_EQ(to_string(lowered.ranks[1]),
+            "1RECV_F0<0 1F0@0 1SEND_F0>2 1RECV_B0<2 1B0@0 1SEND_B0>0 1STEP0@1");
+  EXPECT_EQ(to_string(lowered.ranks[2]),
+            "2RECV_F0<0 2RECV_F0<1 2F0@0 2B0@0 2SEND_B0>0 2SEND_B0>1 2STEP0@1");
+  EXPECT_TRUE(find_faults(lowered).empty());
+  LoweredSchedule lost = lowered;
+  lost.ranks[0].erase(lost.ranks[0].begin() + 2);
+  EXPECT_FALSE(find_faults(lost).empty());
 }
 
 // Halves and ranges come with other schedules; lowering already places their messages and updates.
@@ -152,13 +230,12 @@ TEST(LowerRefuses, PlansThatDoNotFit) {
   const Schedule without = make_schedule("pipedream", {2, 1});
   expect_refused(ErrorCode::kInvalidArgument, "the plan has 3 stages",
                  [&] { lower(flush, plan_of(3, 1), 1); });
-  expect_refused(ErrorCode::kUnsupported, "one replica a stage without a flush",
+  expect_refused(ErrorCode::kInvalidArgument, "make the schedule for the plan's replicas",
                  [&] { lower(without, plan_of(2, 2), 4); });
-  Plan uneven = plan_of(2, 2);
-  uneven.stages[1].ranks.pop_back();
-  expect_refused(ErrorCode::kUnsupported, "stage 1 has 1", [&] { lower(flush, uneven, 1); });
-  expect_refused(ErrorCode::kUnsupported, "same number of replicas",
-                 [&] { lower_evaluation(uneven, 1); });
+  expect_refused(ErrorCode::kUnsupported, "set update = \"step\"", [&] {
+    const Plan plan = plan_of_replicas({2, 1});
+    lower(make_schedule("pipedream", schedule_config(plan), "vertical_sync"), plan, 4);
+  });
   Plan twice = plan_of(2, 1);
   twice.stages[1].ranks = {0};
   expect_refused(ErrorCode::kInvalidArgument, "rank 0", [&] { lower(flush, twice, 1); });

@@ -9,14 +9,15 @@
 #include "millrace/base/error.h"
 #include "millrace/schedule/lower.h"
 #include "millrace/schedule/registry.h"
+#include "tests/schedule/schedule_testing.h"
 
 namespace millrace {
 namespace {
 
 std::string annotated(const std::string& policy, const std::string& text) {
-  ActionList list = parse_actions(text);
-  find_policy(policy).annotate(list);
-  return to_string(list);
+  ActionLists lists = {parse_actions(text)};
+  find_policy(policy).annotate(lists);
+  return to_string(lists[0]);
 }
 
 TEST(Policy, FlushReadsOneVersionAndMakesTheNext) {
@@ -44,13 +45,13 @@ TEST(Policy, MessagesStayWithoutVersionAndStagesAreCountedApart) {
 
 TEST(Policy, AnnotationIsAFixedPointAndOverwritesWhatWasThere) {
   for (const PolicyEntry& policy : policies()) {
-    ActionList list = parse_actions("0F0@7 0F1@9 0B0@3 0STEP0@5 0B1@1 0STEP1@2");
-    policy.annotate(list);
-    ActionList again = list;
+    ActionLists lists = {parse_actions("0F0@7 0F1@9 0B0@3 0STEP0@5 0B1@1 0STEP1@2")};
+    policy.annotate(lists);
+    ActionLists again = lists;
     policy.annotate(again);
-    EXPECT_EQ(to_string(again), to_string(list)) << policy.name;
-    EXPECT_EQ(list[0].version, 0) << policy.name;
-    EXPECT_EQ(list.back().version, 2) << policy.name;
+    EXPECT_EQ(again, lists) << policy.name;
+    EXPECT_EQ(lists[0][0].version, 0) << policy.name;
+    EXPECT_EQ(lists[0].back().version, 2) << policy.name;
   }
 }
 
@@ -103,6 +104,44 @@ TEST(Stash, VersionsFollowTheClosedForm) {
               << "S=" << stages << " stage " << stage;
         }
       }
+    }
+  }
+}
+
+// The same with replicas: the k-th minibatch of a replica of stage s, of its r_s, runs on the
+// weights after max(0, k-w) rounds, w = ceil(ranks from s on / r_s) - 1.
+TEST(Stash, VersionsOfReplicatedStagesFollowTheClosedForm) {
+  for (const std::vector<int>& replicas : {std::vector<int>{3, 1}, {2, 1, 1}, {1, 2}, {4, 2, 3}}) {
+    const Plan plan = testing::plan_of_replicas(replicas);
+    const ScheduleConfig config = schedule_config(plan);
+    const LoweredSchedule lowered = lower(make_schedule("pipedream", config), plan, 37);
+    for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
+      const int stage = lowered.stage_of_rank[rank];
+      const int own = replicas[static_cast<std::size_t>(stage)];
+      const int64_t ahead = (config.ranks_from(stage) + own - 1) / own - 1;
+      for (const Action& action : lowered.ranks[rank]) {
+        if (is_compute(action.kind)) {
+          EXPECT_EQ(action.version, std::max<int64_t>(0, action.first / own - ahead))
+              << describe(plan) << " " << to_string(action);
+        }
+      }
+      EXPECT_EQ(peak_weight_versions(lowered.ranks[rank]), ahead + 1) << describe(plan);
+    }
+  }
+}
+
+// Source: PipeDream, SOSP'19, section 3.3: all stages run minibatch b on version max(0, b-(S-1)).
+TEST(VerticalSync, AllStagesReadOneVersion) {
+  for (int stages = 1; stages <= 6; ++stages) {
+    const LoweredSchedule lowered =
+        lower(make_schedule("pipedream", {stages, 1}, "vertical_sync"), 24);
+    for (const ActionList& list : lowered.ranks) {
+      for (const Action& action : list) {
+        if (is_compute(action.kind)) {
+          EXPECT_EQ(action.version, std::max<int64_t>(0, action.first - (stages - 1)));
+        }
+      }
+      EXPECT_EQ(peak_weight_versions(list), stages);
     }
   }
 }

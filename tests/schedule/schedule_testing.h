@@ -32,6 +32,21 @@ inline Plan plan_of(int num_stages, int replicas, int num_idle = 0) {
   return plan;
 }
 
+// The same with these numbers of replicas.
+inline Plan plan_of_replicas(const std::vector<int>& replicas) {
+  Plan plan;
+  int next = 0;
+  for (const int count : replicas) {
+    PlanStage& made = plan.stages.emplace_back();
+    made.layers = {"layer" + std::to_string(plan.stages.size() - 1)};
+    for (int replica = 0; replica < count; ++replica) {
+      made.ranks.push_back(next++);
+    }
+  }
+  plan.workers = next;
+  return plan;
+}
+
 // What crosses the border after (or, backward, before) a stage: encodes all that it depends on.
 inline int64_t border_value(bool backward, int stage, int64_t microbatch, int replica) {
   return ((microbatch * 64 + stage) * 64 + replica) * 2 + (backward ? 1 : 0);
@@ -91,6 +106,22 @@ class Rehearsal {
   };
   using Wire =
       std::tuple<int, int, bool, int, int64_t>;  // from, to, backward, stage of sender, microbatch
+
+  // Round robin over the stage's replicas.
+  int replica_for(int stage, int64_t microbatch) const {
+    const auto replicas = lowered_.stage_ranks[static_cast<std::size_t>(stage)].size();
+    return static_cast<int>(microbatch % static_cast<int64_t>(replicas));
+  }
+  bool is_own(std::size_t rank, int64_t microbatch) const {
+    return replica_for(lowered_.stage_of_rank[rank], microbatch) == lowered_.replica_of_rank[rank];
+  }
+  int64_t num_own(std::size_t rank) const {
+    int64_t count = 0;
+    for (int64_t m = 0; m < total_; ++m) {
+      count += is_own(rank, m) ? 1 : 0;
+    }
+    return count;
+  }
 
   bool fail(std::size_t rank, const std::string& text) {
     fault_ = "rank " + std::to_string(rank) + ": " + text;
@@ -162,7 +193,7 @@ class Rehearsal {
         if (input == state.inbox.end()) {
           return fail(rank, "computes on what it has not received");
         }
-        if (input->second != border_value(backward, source, m, lowered_.replica_of_rank[rank])) {
+        if (input->second != border_value(backward, source, m, replica_for(source, m))) {
           return fail(rank, "computes on another replica's tensor");
         }
         state.inbox.erase(input);
@@ -173,11 +204,22 @@ class Rehearsal {
       if (backward && state.forwards.count(m) == 0) {
         return fail(rank, "backward before forward");
       }
+      if (replica_for(stage, m) != lowered_.replica_of_rank[rank]) {
+        return fail(rank, "computes another replica's microbatch");
+      }
       if (!backward) {
         state.read[m] = state.newest;
+        if (stage == 0) {
+          entered_on_[m] = state.newest;
+        }
       }
-      const bool stashed = backward && lowered_.policy == "stash";
-      if (a.version != (stashed ? state.read[m] : state.newest)) {
+      int64_t expected = state.newest;
+      if (lowered_.policy == "vertical_sync") {
+        expected = entered_on_.at(m);
+      } else if (backward && lowered_.policy == "stash") {
+        expected = state.read[m];
+      }
+      if (a.version != expected || a.version > state.newest) {
         return fail(rank, "wrong version");
       }
     }
@@ -191,7 +233,7 @@ class Rehearsal {
       return fail(rank, "nothing to reduce");
     }
     for (int64_t m = a.first; m <= a.last; ++m) {
-      if (state.backwards.count(m) == 0) {
+      if (is_own(rank, m) && state.backwards.count(m) == 0) {
         return fail(rank, "reduces before its backward");
       }
     }
@@ -228,7 +270,7 @@ class Rehearsal {
     }
     state.reduced = nullptr;
     for (int64_t m = a.first; m <= a.last; ++m) {
-      if (state.backwards.count(m) == 0 || !state.applied.insert(m).second) {
+      if ((is_own(rank, m) && state.backwards.count(m) == 0) || !state.applied.insert(m).second) {
         return fail(rank, "applies a gradient that is not there, or twice");
       }
     }
@@ -246,8 +288,8 @@ class Rehearsal {
     if (state.next < lowered_.ranks[rank].size()) {
       fail(rank, "waits for ever");
     } else if (lowered_.stage_of_rank[rank] >= 0 &&
-               (static_cast<int64_t>(state.forwards.size()) != total_ ||
-                static_cast<int64_t>(state.backwards.size()) != total_ ||
+               (static_cast<int64_t>(state.forwards.size()) != num_own(rank) ||
+                static_cast<int64_t>(state.backwards.size()) != num_own(rank) ||
                 static_cast<int64_t>(state.applied.size()) != total_)) {
       fail(rank, "has left something out");
     } else if (!state.inbox.empty() || state.reduced != nullptr) {
@@ -258,6 +300,7 @@ class Rehearsal {
   const LoweredSchedule& lowered_;
   const int64_t total_;
   std::vector<RankState> ranks_;
+  std::map<int64_t, int64_t> entered_on_;  // microbatch -> version that stage 0 read
   std::map<Wire, int64_t> flying_;
   std::set<Wire> sent_;
   std::string fault_;

@@ -160,7 +160,9 @@ TEST(FindFaults, DamagedNumbersAreReportedAndCrashNothing) {
 }
 
 TEST(FindFaults, DamagedTablesAreReported) {
-  const LoweredSchedule valid = lower(make_schedule("1f1b", {2, 2}), testing::plan_of(2, 2), 1);
+  Plan plan = testing::plan_of(2, 2);
+  plan.microbatches = 2;
+  const LoweredSchedule valid = lower(make_schedule("1f1b", schedule_config(plan)), plan, 1);
   const auto damaged = [&valid](const auto& damage) {
     LoweredSchedule lowered = valid;
     damage(lowered);
@@ -174,7 +176,9 @@ TEST(FindFaults, DamagedTablesAreReported) {
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.stage_of_rank.pop_back(); }), 1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.replica_of_rank[1] = 0; }), 1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.stage_ranks[1][0] = 77; }), 1u);
-  EXPECT_EQ(damaged([](LoweredSchedule& l) { l.stage_ranks[1].pop_back(); }), 1u);
+  EXPECT_GT(damaged([](LoweredSchedule& l) { l.stage_ranks[1].pop_back(); }), 1u);
+  EXPECT_EQ(damaged([](LoweredSchedule& l) { l.links = {{1, 0}}; }), 1u);
+  EXPECT_GT(damaged([](LoweredSchedule& l) { l.links = {}; }), 1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.policy = "stsh"; }), 1u);
   EXPECT_GT(damaged([](LoweredSchedule& l) { l.policy = ""; }), 1u);  // forward-only it is not
   EXPECT_FALSE(find_faults(valid.ranks, {}, 2).empty());

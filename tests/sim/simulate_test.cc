@@ -142,15 +142,15 @@ TEST(Simulate, RangesAndHalvesCostWhatTheirPartsDo) {
 
 TEST(Simulate, AReductionStartsWithTheLastReplicaAndCostsAnAllReduce) {
   const Plan plan = replicated(1, 2, "1f1b", 2);
-  const LoweredSchedule lowered = lower(make_schedule("1f1b", {1, 2}), plan, 1);
+  const LoweredSchedule lowered = lower(make_schedule("1f1b", schedule_config(plan)), plan, 1);
   Cluster cluster = network(2, 100, 0.25);
   cluster.relative_speed = {1.0, 0.5};
   StageCost cost = stage(1, 2, 0, 400);
   cost.update_s = 1;
   const Simulation s = simulate({lowered, {cost}, cluster});
   // Computing to 6 and 12. Ring: 2(r-1)/r x 400 / 100 = 4 s and 2(r-1) latencies.
-  const TraceEvent& early = event(s, 0, "0REDUCE0-1");
-  const TraceEvent& late = event(s, 1, "0REDUCE0-1");
+  const TraceEvent& early = event(s, 0, "0REDUCE0-3");
+  const TraceEvent& late = event(s, 1, "0REDUCE0-3");
   EXPECT_EQ(early.start_s, 6);
   EXPECT_EQ(early.wait_s, 6);
   EXPECT_EQ(early.end_s, 16.5);
@@ -158,7 +158,7 @@ TEST(Simulate, AReductionStartsWithTheLastReplicaAndCostsAnAllReduce) {
   EXPECT_EQ(late.start_s, 12);
   EXPECT_EQ(late.wait_s, 0);
   EXPECT_EQ(late.end_s, 16.5);
-  EXPECT_EQ(event(s, 0, "0STEP0-1").end_s, 17.5);
+  EXPECT_EQ(event(s, 0, "0STEP0-3").end_s, 17.5);
   EXPECT_EQ(s.step_s, 18.5);  // the slow device's update included
   EXPECT_EQ(s.window_s, 12);  // computing alone
   EXPECT_EQ(s.trace.ranks[0].wait_s, 6);
@@ -166,37 +166,37 @@ TEST(Simulate, AReductionStartsWithTheLastReplicaAndCostsAnAllReduce) {
 }
 
 TEST(Simulate, AnyReplicaMayBeTheLastToReduce) {
-  const LoweredSchedule lowered =
-      lower(make_schedule("1f1b", {1, 2}), replicated(1, 3, "1f1b", 2), 1);
+  const Plan plan = replicated(1, 3, "1f1b", 2);
+  const LoweredSchedule lowered = lower(make_schedule("1f1b", schedule_config(plan)), plan, 1);
   for (int slow = 0; slow < 3; ++slow) {
     Cluster cluster = network(3, 100, 0);
     cluster.relative_speed = {1.0, 1.0, 1.0};
     cluster.relative_speed[slow] = 0.5;
     const Simulation s = simulate({lowered, {stage(1, 2, 0, 300)}, cluster});
     for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(event(s, rank, "0REDUCE0-1").wait_s, rank == slow ? 0 : 6);
-      EXPECT_EQ(event(s, rank, "0REDUCE0-1").end_s, 12 + 4);  // 2 x 2/3 x 300 / 100
+      EXPECT_EQ(event(s, rank, "0REDUCE0-5").wait_s, rank == slow ? 0 : 6);
+      EXPECT_EQ(event(s, rank, "0REDUCE0-5").end_s, 12 + 4);  // 2 x 2/3 x 300 / 100
     }
   }
 }
 
 TEST(Simulate, EveryStageReducesAmongItsOwnReplicas) {
   const Plan plan = replicated(2, 2, "1f1b", 3);
-  const LoweredSchedule lowered = lower(make_schedule("1f1b", {2, 3}), plan, 1);
+  const LoweredSchedule lowered = lower(make_schedule("1f1b", schedule_config(plan)), plan, 1);
   const Cluster cluster = network(4, 100, 0);
   const SimulationInput input{
       lowered, {stage(1, 2, 0, 100), stage(1, 2, 0, 700)}, cluster, "bsp", 2};
   const Simulation s = simulate(input);
   expect_consistent(input, s);
   // (M + S - 1) x 3 = 12; stage 1 is done computing at 1 + 3 x 3 = 10 and reduces for 7 s.
-  EXPECT_EQ(event(s, 0, "0REDUCE0-2").end_s, 13);
-  EXPECT_EQ(event(s, 2, "1REDUCE0-2").start_s, 10);
-  EXPECT_EQ(event(s, 3, "1REDUCE0-2").end_s, 17);
+  EXPECT_EQ(event(s, 0, "0REDUCE0-5").end_s, 13);
+  EXPECT_EQ(event(s, 2, "1REDUCE0-5").start_s, 10);
+  EXPECT_EQ(event(s, 3, "1REDUCE0-5").end_s, 17);
   EXPECT_EQ(s.step_s, 17);
   // In the second step stage 1 takes its first microbatch when it is free, at 17: the update is
   // waited for.
-  EXPECT_EQ(event(s, 1, "0F3").start_s, 13);
-  EXPECT_EQ(event(s, 3, "1F3").start_s, 17);
+  EXPECT_EQ(event(s, 1, "0F7").start_s, 13);
+  EXPECT_EQ(event(s, 3, "1F7").start_s, 17);
 }
 
 TEST(Simulate, DeadlocksAreReportedWithTheGrid) {
@@ -213,14 +213,14 @@ TEST(Simulate, DeadlocksAreReportedWithTheGrid) {
 
 TEST(Simulate, AReplicaThatNeverReducesIsADeadlockOfTheOthers) {
   const Plan plan = replicated(1, 3, "gpipe", 2);
-  LoweredSchedule lowered = lower(make_schedule("gpipe", {1, 2}), plan, 1);
+  LoweredSchedule lowered = lower(make_schedule("gpipe", schedule_config(plan)), plan, 1);
   auto& list = lowered.ranks[1];
   list.erase(std::find_if(list.begin(), list.end(),
                           [](const Action& a) { return a.kind == ActionKind::kReduce; }));
   const Cluster cluster = free_cluster(3);
   const Error error = error_of([&] { simulate({lowered, slot_costs(1, 1, 2), cluster}); });
-  EXPECT_THAT(error.message(), AllOf(HasSubstr("rank 0 waits in 0REDUCE0-1 for the other replicas"),
-                                     HasSubstr("rank 2 waits in 0REDUCE0-1")));
+  EXPECT_THAT(error.message(), AllOf(HasSubstr("rank 0 waits in 0REDUCE0-5 for the other replicas"),
+                                     HasSubstr("rank 2 waits in 0REDUCE0-5")));
 }
 
 TEST(Simulate, AMessageThatNobodyTakesIsReported) {
@@ -295,11 +295,11 @@ TEST(Simulate, EveryTraceIsConsistentConservedAndDeterministic) {
         continue;
       }
       const int microbatches = entry.builtin->offers({p, m}) ? 1 : m;
-      const Schedule schedule = make_schedule(entry.name, {p, microbatches});
+      const int replicas = 1 + static_cast<int>(random() % 3);
+      const Plan plan = replicated(p, replicas, entry.name, microbatches);
+      const Schedule schedule = make_schedule(entry.name, schedule_config(plan));
       const int64_t steps = schedule.flush ? 1 + static_cast<int64_t>(random() % 3) : m;
-      const int replicas = schedule.flush ? 1 + static_cast<int>(random() % 3) : 1;
-      const LoweredSchedule lowered =
-          lower(schedule, replicated(p, replicas, entry.name, microbatches), steps);
+      const LoweredSchedule lowered = lower(schedule, plan, steps);
       Cluster cluster = network(p * replicas, 100 + number(1000), number(0.1));
       cluster.relative_speed.clear();
       for (int d = 0; d < p * replicas; ++d) {
@@ -326,7 +326,7 @@ TEST(Simulate, EveryTraceIsConsistentConservedAndDeterministic) {
         done_s += (rank.compute_s - static_cast<double>(computes) * cluster.action_overhead_s) *
                   cluster.speed_of(rank.rank);
       }
-      EXPECT_NEAR(done_s, work_s * static_cast<double>(replicas * microbatches * steps), 1e-9);
+      EXPECT_NEAR(done_s, work_s * static_cast<double>(schedule.num_microbatches * steps), 1e-9);
       EXPECT_GE(simulation.bubble_fraction, 0);
       EXPECT_LT(simulation.bubble_fraction, 1);
       EXPECT_LE(simulation.window_s, simulation.trace.window_s);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <numeric>
 
 #include "millrace/base/file.h"
 
@@ -59,6 +60,57 @@ TEST(Verify, PipedreamAgreesWithDelayedSgdBitForBit) {
     EXPECT_EQ(result.tolerance, 0);
     EXPECT_EQ(result.max_relative_difference, 0);
   }
+}
+
+RunConfig replicated(const std::string& schedule, const std::vector<int>& replicas,
+                     int microbatches) {
+  RunConfig config = config_of(schedule, static_cast<int>(replicas.size()), 1, microbatches);
+  config.parallel.replicas = replicas;
+  config.parallel.workers = std::accumulate(replicas.begin(), replicas.end(), 0);
+  return config;
+}
+
+const std::vector<std::vector<int>> kShapes = {{3, 1}, {2, 1, 1}, {1, 2}, {2, 2}, {1, 3, 2}, {3}};
+
+TEST(Verify, UnequalReplicasAgreeWithOneProcess) {
+  for (const std::string schedule : {"naive", "gpipe", "1f1b"}) {
+    for (const std::vector<int>& replicas : kShapes) {
+      const VerifyResult result = run(replicated(schedule, replicas, 2));
+      EXPECT_TRUE(result.equal) << schedule << ": " << result.max_relative_difference;
+    }
+  }
+}
+
+TEST(Verify, ReplicasWithoutAFlushAgreeWithDelayedSgdBitForBit) {
+  for (const std::vector<int>& replicas : kShapes) {
+    for (const UpdateRule update : {UpdateRule::kRound, UpdateRule::kStep}) {
+      RunConfig config = replicated("pipedream", replicas, 1);
+      config.parallel.update = update;
+      for (const int64_t steps : {1, 5, 7, 8}) {
+        const VerifyResult result =
+            verify(config, {.cache_dir = "", .fresh = false, .profile_s = 0.0, .sink = nullptr},
+                   {.steps = steps});
+        EXPECT_TRUE(result.equal) << to_string(update) << " " << steps
+                                  << " steps: " << result.max_relative_difference;
+        EXPECT_EQ(result.tolerance, 0);
+      }
+    }
+  }
+}
+
+TEST(Verify, VerticalSyncAgreesBitForBit) {
+  for (const std::vector<int>& replicas :
+       {std::vector<int>{1, 1}, {1, 1, 1, 1}, {2, 2}, {3, 1}, {1, 2}}) {
+    RunConfig config = replicated("pipedream", replicas, 1);
+    config.parallel.policy = "vertical_sync";
+    config.parallel.update = UpdateRule::kStep;
+    const VerifyResult result = run(config);
+    EXPECT_TRUE(result.equal) << result.max_relative_difference;
+    EXPECT_EQ(result.tolerance, 0);
+  }
+  RunConfig unequal = replicated("pipedream", {2, 1}, 1);
+  unequal.parallel.policy = "vertical_sync";
+  EXPECT_THROW(run(unequal), Error);
 }
 
 TEST(Verify, BrokenStashingIsCaughtAtTheFirstLayerThatDiffers) {

@@ -9,10 +9,10 @@ namespace millrace::schedule_builtin {
 namespace {
 
 Schedule make(const ScheduleConfig& config) {
-  Schedule schedule = internal::straight_schedule("gpipe", config, true);
-  for (int stage = 0; stage < config.num_ranks; ++stage) {
-    schedule.period[stage] =
-        internal::staggered_order(stage, config.num_microbatches, config.num_microbatches);
+  Schedule schedule = internal::pipeline_schedule("gpipe", config, true);
+  for (const internal::Position& position : internal::positions_of(config)) {
+    schedule.period[position.rank] = internal::staggered_order(
+        position, schedule.num_microbatches, position.num_own(schedule.num_microbatches));
   }
   return schedule;
 }
@@ -30,7 +30,11 @@ SlotFormula formula(const ScheduleConfig& config, double f, double b) {
 }
 
 std::vector<int> peak_stash(const ScheduleConfig& config) {
-  return std::vector<int>(static_cast<std::size_t>(config.num_ranks), config.num_microbatches);
+  std::vector<int> peaks;
+  for (const internal::Position& position : internal::positions_of(config)) {
+    peaks.push_back(static_cast<int>(position.num_own(config.num_parts())));
+  }
+  return peaks;
 }
 
 }  // namespace

@@ -8,9 +8,10 @@ namespace millrace::schedule_builtin {
 namespace {
 
 Schedule make(const ScheduleConfig& config) {
-  Schedule schedule = internal::straight_schedule("naive", config, true);
-  for (int stage = 0; stage < config.num_ranks; ++stage) {
-    schedule.period[stage] = internal::staggered_order(stage, config.num_microbatches, 0);
+  Schedule schedule = internal::pipeline_schedule("naive", config, true);
+  for (const internal::Position& position : internal::positions_of(config)) {
+    schedule.period[position.rank] =
+        internal::staggered_order(position, schedule.num_microbatches, 0);
   }
   return schedule;
 }

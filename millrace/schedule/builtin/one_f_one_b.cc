@@ -10,11 +10,14 @@ namespace millrace::schedule_builtin {
 namespace {
 
 Schedule make(const ScheduleConfig& config) {
-  Schedule schedule = internal::straight_schedule("1f1b", config, true);
-  for (int stage = 0; stage < config.num_ranks; ++stage) {
+  Schedule schedule = internal::pipeline_schedule("1f1b", config, true);
+  for (const internal::Position& position : internal::positions_of(config)) {
     // Bounded by M as well: fewer microbatches than stages simply never reach the alternation.
-    const int warm_up = std::min(config.num_microbatches, config.num_ranks - 1 - stage);
-    schedule.period[stage] = internal::staggered_order(stage, config.num_microbatches, warm_up);
+    const int64_t warm_up =
+        std::min<int64_t>(position.num_own(schedule.num_microbatches),
+                          internal::one_f_one_b_warm_up(config, position.stage));
+    schedule.period[position.rank] =
+        internal::staggered_order(position, schedule.num_microbatches, warm_up);
   }
   return schedule;
 }
@@ -31,8 +34,9 @@ SlotFormula formula(const ScheduleConfig& config, double f, double b) {
 
 std::vector<int> peak_stash(const ScheduleConfig& config) {
   std::vector<int> peaks;
-  for (int stage = 0; stage < config.num_ranks; ++stage) {
-    peaks.push_back(std::min(config.num_microbatches, config.num_ranks - stage));
+  for (const internal::Position& position : internal::positions_of(config)) {
+    const auto own = static_cast<int>(position.num_own(config.num_parts()));
+    peaks.push_back(std::min(own, internal::one_f_one_b_warm_up(config, position.stage) + 1));
   }
   return peaks;
 }

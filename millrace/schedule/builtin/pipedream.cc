@@ -1,26 +1,35 @@
 // One forward and one backward in turn, an update after every backward, never drained inside an
 // epoch. Each stage keeps the weight versions that its minibatches in flight have read, so that a
 // backward sees its forward's weights. Source: PipeDream (Narayanan et al., "PipeDream: Generalized
-// Pipeline Parallelism for DNN Training", SOSP'19), section 3.2 (1F1B) and section 3.3 (weight
-// stashing). Here for straight pipelines, one replica a stage.
+// Pipeline Parallelism for DNN Training", SOSP'19), section 3.2 (1F1B, and round robin over the
+// replicas of a stage) and section 3.3 (weight stashing, vertical sync).
+#include <numeric>
+
 #include "millrace/schedule/internal/builtins.h"
 
 namespace millrace::schedule_builtin {
 namespace {
 
 Schedule make(const ScheduleConfig& config) {
-  Schedule schedule = internal::straight_schedule("pipedream", config, false);
+  Schedule schedule = internal::pipeline_schedule("pipedream", config, false);
   schedule.policy = "stash";
-  const int depth = config.num_ranks - 1;
-  for (int stage = 0; stage < config.num_ranks; ++stage) {
-    const int warm_up = depth - stage;
-    // Prologue and epilogue together are the alternation of `depth` minibatches; the period is cut
-    // in between, where every stage is about to run a forward with `warm_up` minibatches in flight.
-    const ActionList ends = internal::staggered_order(stage, depth, warm_up);
-    schedule.prologue[stage].assign(ends.begin(), ends.begin() + warm_up);
-    schedule.period[stage] = {Action::of(ActionKind::kForward, stage, warm_up),
-                              Action::of(ActionKind::kBackward, stage, 0)};
-    schedule.epilogue[stage].assign(ends.begin() + warm_up, ends.end());
+  // A period is as many minibatches as bring every stage back to its replica 0.
+  int64_t round = 1;
+  for (int stage = 0; stage < config.num_stages(); ++stage) {
+    round = std::lcm(round, config.replicas_of(stage));
+  }
+  schedule.period_microbatches = round;
+  for (const internal::Position& position : internal::positions_of(config)) {
+    const int64_t warm_up = internal::one_f_one_b_warm_up(config, position.stage);
+    const int64_t own = round / position.replicas;
+    for (int64_t i = 0; i < warm_up; ++i) {
+      schedule.prologue[position.rank].push_back(position.action(ActionKind::kForward, i));
+      schedule.epilogue[position.rank].push_back(position.action(ActionKind::kBackward, own + i));
+    }
+    for (int64_t i = 0; i < own; ++i) {
+      schedule.period[position.rank].push_back(position.action(ActionKind::kForward, warm_up + i));
+      schedule.period[position.rank].push_back(position.action(ActionKind::kBackward, i));
+    }
   }
   return schedule;
 }
@@ -36,7 +45,7 @@ std::optional<std::string> offers(const ScheduleConfig& config) {
          "update without a flush is pipedream-2bw, which is not in this build)";
 }
 
-std::vector<std::string> policies() { return {"stash", "latest"}; }
+std::vector<std::string> policies() { return {"stash", "vertical_sync", "latest"}; }
 
 // The steady period is one forward and one backward on every rank: nobody waits.
 SlotFormula formula(const ScheduleConfig&, double f, double b) {
@@ -45,8 +54,8 @@ SlotFormula formula(const ScheduleConfig&, double f, double b) {
 
 std::vector<int> peak_stash(const ScheduleConfig& config) {
   std::vector<int> peaks;
-  for (int stage = 0; stage < config.num_ranks; ++stage) {
-    peaks.push_back(config.num_ranks - stage);
+  for (const internal::Position& position : internal::positions_of(config)) {
+    peaks.push_back(internal::one_f_one_b_warm_up(config, position.stage) + 1);
   }
   return peaks;
 }

@@ -18,27 +18,24 @@ std::string holders_text(const std::vector<int>& ranks) {
 
 // A run of microbatches that have no action at all is one finding, so that an empty list does not
 // bury the rest.
-void report_absent(Check& check, int stage, int replica, int64_t first, int64_t last) {
+void report_absent(Check& check, int stage, int64_t first, int64_t last) {
   const std::vector<int>& holders = check.holders[static_cast<std::size_t>(stage)];
-  const bool by_replica = !check.replica_of_rank.empty() && !holders.empty();
-  const int rank = by_replica        ? holders[static_cast<std::size_t>(replica)]
-                   : holders.empty() ? 0
-                                     : holders.front();
+  const int rank = holders.empty() ? 0 : holders.front();
   const std::size_t size = check.lists[static_cast<std::size_t>(rank)].size();
   const std::string microbatches = first == last ? fmt::format("microbatch {}", first)
                                                  : fmt::format("microbatches {}-{}", first, last);
   check.findings.push_back(
       {fmt::format("rank {}: no action for stage {}, {}; expected {} on {}", rank, stage,
                    microbatches, check.forward_only ? "F" : "F and B (or I and W)",
-                   by_replica ? fmt::format("rank {}", rank) : holders_text(holders)),
+                   holders_text(holders)),
        rank, size == 0 ? 0 : size - 1});
 }
 
-void check_cell(Check& check, const Places& places, int stage, int64_t microbatch, int replica) {
-  const Place forward = places.at(ActionKind::kForward, stage, microbatch, replica);
-  const Place backward = places.at(ActionKind::kBackward, stage, microbatch, replica);
-  const Place input = places.at(ActionKind::kInputGradient, stage, microbatch, replica);
-  const Place weight = places.at(ActionKind::kWeightGradient, stage, microbatch, replica);
+void check_cell(Check& check, const Places& places, int stage, int64_t microbatch) {
+  const Place forward = places.at(ActionKind::kForward, stage, microbatch);
+  const Place backward = places.at(ActionKind::kBackward, stage, microbatch);
+  const Place input = places.at(ActionKind::kInputGradient, stage, microbatch);
+  const Place weight = places.at(ActionKind::kWeightGradient, stage, microbatch);
   const std::string name = fmt::format("stage {}, microbatch {}", stage, microbatch);
   for (const Place place : {backward, input, weight}) {
     if (!place.known()) {
@@ -103,13 +100,13 @@ bool check_shape(Check& check) {
     check.findings.push_back({text, 0, 0});
     return false;
   };
-  if (check.num_stages < 1 || check.num_microbatches < 1 || check.num_replicas < 1) {
+  if (check.num_stages < 1 || check.num_microbatches < 1) {
     return refuse(
         fmt::format("expected at least one stage and one microbatch, found {} stages and {} "
                     "microbatches",
                     check.num_stages, check.num_microbatches));
   }
-  const int64_t most = kMostCells / kNumComputeKinds / check.num_stages / check.num_replicas;
+  const int64_t most = kMostCells / kNumComputeKinds / check.num_stages;
   if (check.num_microbatches > most) {
     return refuse(
         fmt::format("{} microbatches are more than can be checked at once with {} stages; "
@@ -151,10 +148,9 @@ bool check_bounds(Check& check, Place place) {
   return true;
 }
 
-Places::Places(Check& check)
-    : num_microbatches_(check.num_microbatches), num_replicas_(check.num_replicas) {
-  cells_.resize(static_cast<std::size_t>(kNumComputeKinds * check.num_stages *
-                                         check.num_microbatches * check.num_replicas));
+Places::Places(Check& check) : num_microbatches_(check.num_microbatches) {
+  cells_.resize(
+      static_cast<std::size_t>(kNumComputeKinds * check.num_stages * check.num_microbatches));
   for (std::size_t rank = 0; rank < check.lists.size(); ++rank) {
     const ActionList& list = check.lists[rank];
     usable_.emplace_back(list.size(), false);
@@ -165,7 +161,7 @@ Places::Places(Check& check)
       }
       usable_[rank][i] = true;
       for (int64_t m = list[i].first; m <= list[i].last; ++m) {
-        Place& known = cells_[cell(list[i].kind, list[i].stage, m, check.replica_of(place.rank))];
+        Place& known = cells_[cell(list[i].kind, list[i].stage, m)];
         if (known.known()) {
           check.add(place, fmt::format("{} of stage {}, microbatch {} already stands on rank {} as "
                                        "action {}; expected it once",
@@ -179,42 +175,40 @@ Places::Places(Check& check)
   }
 }
 
-std::size_t Places::cell(ActionKind kind, int stage, int64_t microbatch, int replica) const {
-  const int64_t row = (int64_t{stage} * num_replicas_ + replica) * num_microbatches_ + microbatch;
+std::size_t Places::cell(ActionKind kind, int stage, int64_t microbatch) const {
+  const int64_t row = int64_t{stage} * num_microbatches_ + microbatch;
   return static_cast<std::size_t>(row * kNumComputeKinds + static_cast<int>(kind));
 }
 
-Place Places::gradient(int stage, int64_t microbatch, int replica) const {
-  const Place backward = at(ActionKind::kBackward, stage, microbatch, replica);
-  return backward.known() ? backward : at(ActionKind::kInputGradient, stage, microbatch, replica);
+Place Places::gradient(int stage, int64_t microbatch) const {
+  const Place backward = at(ActionKind::kBackward, stage, microbatch);
+  return backward.known() ? backward : at(ActionKind::kInputGradient, stage, microbatch);
 }
 
-Place Places::last_backward(int stage, int64_t microbatch, int replica) const {
-  const Place backward = at(ActionKind::kBackward, stage, microbatch, replica);
-  return backward.known() ? backward : at(ActionKind::kWeightGradient, stage, microbatch, replica);
+Place Places::last_backward(int stage, int64_t microbatch) const {
+  const Place backward = at(ActionKind::kBackward, stage, microbatch);
+  return backward.known() ? backward : at(ActionKind::kWeightGradient, stage, microbatch);
 }
 
 void check_pairs(Check& check, const Places& places) {
   for (int stage = 0; stage < check.num_stages; ++stage) {
-    for (int replica = 0; replica < check.num_replicas; ++replica) {
-      int64_t absent_from = kNone;
-      for (int64_t m = 0; m < check.num_microbatches; ++m) {
-        const bool present = places.at(ActionKind::kForward, stage, m, replica).known() ||
-                             places.gradient(stage, m, replica).known() ||
-                             places.last_backward(stage, m, replica).known();
-        if (present && absent_from != kNone) {
-          report_absent(check, stage, replica, absent_from, m - 1);
-          absent_from = kNone;
-        } else if (!present && absent_from == kNone) {
-          absent_from = m;
-        }
-        if (present) {
-          check_cell(check, places, stage, m, replica);
-        }
+    int64_t absent_from = kNone;
+    for (int64_t m = 0; m < check.num_microbatches; ++m) {
+      const bool present = places.at(ActionKind::kForward, stage, m).known() ||
+                           places.gradient(stage, m).known() ||
+                           places.last_backward(stage, m).known();
+      if (present && absent_from != kNone) {
+        report_absent(check, stage, absent_from, m - 1);
+        absent_from = kNone;
+      } else if (!present && absent_from == kNone) {
+        absent_from = m;
       }
-      if (absent_from != kNone) {
-        report_absent(check, stage, replica, absent_from, check.num_microbatches - 1);
+      if (present) {
+        check_cell(check, places, stage, m);
       }
+    }
+    if (absent_from != kNone) {
+      report_absent(check, stage, absent_from, check.num_microbatches - 1);
     }
   }
 }

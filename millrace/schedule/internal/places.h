@@ -23,19 +23,13 @@ struct Check {
   const ActionLists& lists;
   int num_stages = 0;
   int64_t num_microbatches = 0;
-  int num_replicas = 1;
-  // holders[stage]: the ranks that may run it.
+  // holders[stage]: the ranks that may run it; every microbatch runs on one of them.
   std::vector<std::vector<int>> holders;
-  // Replica of each rank; empty when every microbatch of a stage runs on one of its holders only.
-  std::vector<int> replica_of_rank;
   bool forward_only = false;
   std::vector<Finding> findings;
 
   const Action& at(Place place) const {
     return lists[static_cast<std::size_t>(place.rank)][place.index];
-  }
-  int replica_of(int rank) const {
-    return replica_of_rank.empty() ? 0 : replica_of_rank[static_cast<std::size_t>(rank)];
   }
   // Adds a finding that begins with the action's coordinates.
   void add(Place place, const std::string& text);
@@ -44,34 +38,33 @@ struct Check {
 // "F of stage 1, microbatch 3": an action in words.
 std::string in_words(const Action& action);
 
-// Whether stages, microbatches, replicas and placement can be checked at all: sane sizes, ranks in
+// Whether stages, microbatches and placement can be checked at all: sane sizes, ranks in
 // range, and not more cells than memory allows. Reports what cannot.
 bool check_shape(Check& check);
 
-// The places of F, B, I and W by stage, microbatch and replica.
+// The places of F, B, I and W by stage and microbatch.
 class Places {
  public:
   // Reads all usable compute actions, reports the others and those that stand twice. `Check` must
   // have passed check_shape.
   explicit Places(Check& check);
 
-  Place at(ActionKind kind, int stage, int64_t microbatch, int replica) const {
-    return cells_[cell(kind, stage, microbatch, replica)];
+  Place at(ActionKind kind, int stage, int64_t microbatch) const {
+    return cells_[cell(kind, stage, microbatch)];
   }
   // B, or else I: the action that makes the gradient for the stage before.
-  Place gradient(int stage, int64_t microbatch, int replica) const;
+  Place gradient(int stage, int64_t microbatch) const;
   // B, or else W: the action that completes the weight gradient.
-  Place last_backward(int stage, int64_t microbatch, int replica) const;
+  Place last_backward(int stage, int64_t microbatch) const;
   // False for an action that was reported as out of range or misplaced.
   bool usable(Place place) const {
     return usable_[static_cast<std::size_t>(place.rank)][place.index];
   }
 
  private:
-  std::size_t cell(ActionKind kind, int stage, int64_t microbatch, int replica) const;
+  std::size_t cell(ActionKind kind, int stage, int64_t microbatch) const;
 
   int64_t num_microbatches_;
-  int num_replicas_;
   std::vector<Place> cells_;
   std::vector<std::vector<bool>> usable_;
 };

@@ -31,17 +31,6 @@ bool is_forward_message(ActionKind kind) {
   return kind == ActionKind::kSendForward || kind == ActionKind::kReceiveForward;
 }
 
-// The stage whose output, or whose output's gradient, a message carries.
-int tensor_stage(const Action& action) {
-  switch (action.kind) {
-    case ActionKind::kSendForward:
-    case ActionKind::kReceiveBackward:
-      return action.stage;
-    default:
-      return action.stage - 1;
-  }
-}
-
 double duration_s(const StageCost& cost, const Action& action) {
   const auto parts = static_cast<double>(action.num_microbatches());
   switch (action.kind) {
@@ -67,6 +56,10 @@ void check_input(const SimulationInput& input) {
     throw refuse(fmt::format("expected costs of {} stages, found {}", lowered.num_stages,
                              input.costs.size()));
   }
+  if (!input.link_bytes.empty() && input.link_bytes.size() != lowered.links.size()) {
+    throw refuse(fmt::format("expected the bytes of {} links, found {}", lowered.links.size(),
+                             input.link_bytes.size()));
+  }
   if (input.num_steps < 1) {
     throw refuse(fmt::format("expected at least 1 step, found {}", input.num_steps));
   }
@@ -90,10 +83,10 @@ void check_input(const SimulationInput& input) {
       const Action& action = list[i];
       const bool message = is_send(action.kind) || is_receive(action.kind);
       const bool numbered = action.first != kNone || !(is_compute(action.kind) || message);
-      const int tensor = message ? tensor_stage(action) : action.stage;
-      const bool peer_known = !message || (action.peer >= 0 && action.peer < num_ranks);
-      if (action.stage < 0 || action.stage >= lowered.num_stages || tensor < 0 || !numbered ||
-          !peer_known) {
+      const bool peer_known =
+          !message || (action.peer >= 0 && action.peer < num_ranks &&
+                       lowered.stage_of_rank.at(static_cast<std::size_t>(action.peer)) >= 0);
+      if (action.stage < 0 || action.stage >= lowered.num_stages || !numbered || !peer_known) {
         throw refuse(fmt::format("action {} of rank {} is not one of {} stages on {} ranks\n{}",
                                  to_string(action), rank, lowered.num_stages, num_ranks,
                                  order_grid(lowered.ranks, {{rank, i}})));
@@ -202,7 +195,7 @@ void Engine::send(int rank) {
   const double start_s = states_[rank].clock_s;
   const double end_s = start_s + input_.cluster.action_overhead_s;
   Message message;
-  message.bytes = input_.costs[tensor_stage(action)].output_bytes * action.num_microbatches();
+  message.bytes = message_bytes(action, rank);
   message.sent_by = states_[rank].next;
   message.arrival_s = end_s;
   if (action.peer != rank) {
@@ -213,8 +206,7 @@ void Engine::send(int rank) {
     free_s = std::max(free_s, end_s) + on_wire_s;
     message.arrival_s = free_s + input_.cluster.latency_between(rank, action.peer);
   }
-  const Key key{rank,         action.peer, is_forward_message(action.kind), tensor_stage(action),
-                action.first, action.last};
+  const Key key{rank, action.peer, is_forward_message(action.kind), action.first, action.last};
   if (!messages_.emplace(key, message).second) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("schedule {}: the message is sent again before it was received\n{}",
@@ -228,10 +220,25 @@ void Engine::send(int rank) {
   wake(peer);
 }
 
+// Both ends of a message see one link, whichever way it goes.
+int64_t Engine::message_bytes(const Action& action, int rank) const {
+  const LoweredSchedule& lowered = input_.lowered;
+  const int own = lowered.stage_of_rank[rank];
+  const int other = lowered.stage_of_rank[action.peer];
+  const StageLink link{std::min(own, other), std::max(own, other)};
+  int64_t bytes = input_.costs[link.from].output_bytes;
+  if (!input_.link_bytes.empty()) {
+    const auto found = std::lower_bound(lowered.links.begin(), lowered.links.end(), link);
+    bytes = found != lowered.links.end() && *found == link
+                ? input_.link_bytes[found - lowered.links.begin()]
+                : 0;
+  }
+  return bytes * action.num_microbatches();
+}
+
 bool Engine::receive(int rank) {
   const Action& action = next_action(rank).action;
-  const Key key{action.peer,          rank,         is_forward_message(action.kind),
-                tensor_stage(action), action.first, action.last};
+  const Key key{action.peer, rank, is_forward_message(action.kind), action.first, action.last};
   const auto found = messages_.find(key);
   if (found == messages_.end()) {
     return false;

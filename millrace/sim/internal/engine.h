@@ -44,9 +44,8 @@ class Engine {
   std::vector<RankRun> run();
 
  private:
-  // What identifies a message: sender, receiver, forward or backward, the stage that made it, its
-  // microbatches.
-  using Key = std::tuple<int, int, bool, int, int64_t, int64_t>;
+  // What identifies a message: sender, receiver, forward or backward, its microbatches.
+  using Key = std::tuple<int, int, bool, int64_t, int64_t>;
   struct Message {
     double arrival_s = 0;
     int64_t bytes = 0;
@@ -86,6 +85,7 @@ class Engine {
   void ask(int rank, const AllReduceSum& sum);
   void finish(int rank, double start_s, double end_s, double wait_s, int64_t bytes);
   const RunAction& next_action(int rank) const;
+  int64_t message_bytes(const Action& action, int rank) const;
   void wake(int rank);
   [[noreturn]] void report_deadlock() const;
   void expect_all_received() const;

@@ -145,7 +145,7 @@ class Ledger {
     const bool forward = action.kind == ActionKind::kReceiveForward;
     at_end(i).bytes.border_bytes = bytes;
     for (int64_t m = action.first; m <= action.last; ++m) {
-      received_[{forward, action.stage, m}] = bytes / action.num_microbatches();
+      received_[{forward, action.stage, m}] += bytes / action.num_microbatches();
     }
   }
 
