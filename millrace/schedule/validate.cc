@@ -160,7 +160,8 @@ void validate(const Schedule& schedule) {
 
 void validate(const Schedule& schedule, const Plan& plan, const std::vector<StageLink>& links) {
   check_parts(schedule);
-  const int64_t num_steps = schedule.flush ? 1 : representative_steps(schedule);
+  const int64_t shown = representative_steps(schedule);  // refuses absurd numbers of any kind
+  const int64_t num_steps = schedule.flush ? 1 : shown;
   const int64_t num_microbatches = num_steps * schedule.num_microbatches;
   const ActionLists bare = unroll(schedule, num_steps);
   throw_findings(find_faults(bare, schedule.stage_ranks, num_microbatches), bare, schedule.name);

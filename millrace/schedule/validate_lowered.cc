@@ -109,7 +109,8 @@ class Borders {
   // The send that a receive takes, or the reverse; unknown when the peer has none.
   Place partner(Place place) const {
     const Action& action = check_.at(place);
-    if (action.stage < 0 || action.stage >= check_.num_stages) {
+    if (action.stage < 0 || action.stage >= check_.num_stages || action.peer < 0 ||
+        static_cast<std::size_t>(action.peer) >= check_.lists.size()) {
       return Place();
     }
     const auto found = messages_.find({action.peer, partner_kind(action.kind),

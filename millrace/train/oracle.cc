@@ -71,7 +71,7 @@ DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan, bool ve
     Sgd optimizer(sgd_config(config), stage.flat_elements(), model.input.dtype);
     at::Tensor initial = stage.new_flat();
     stage.initialize(initial, config.seed);
-    Part part{.stage = std::move(stage), .optimizer = std::move(optimizer)};
+    Part part(std::move(stage), std::move(optimizer));
     part.replicas = static_cast<int64_t>(plan.stages[s].ranks.size());
     part.warm_up = (ranks_from_here + part.replicas - 1) / part.replicas - 1;
     part.round = plan.update == UpdateRule::kStep ? all_rounds : part.replicas;

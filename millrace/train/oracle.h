@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "millrace/core/plan.h"
@@ -64,6 +65,8 @@ class DelayedSgdOracle {
 
  private:
   struct Part {
+    Part(Stage own_stage, Sgd own_optimizer)
+        : stage(std::move(own_stage)), optimizer(std::move(own_optimizer)) {}
     Stage stage;
     Sgd optimizer;
     int64_t replicas = 1;

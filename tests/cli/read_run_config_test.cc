@@ -144,23 +144,14 @@ TEST(ReadRunConfigTest, ASchedulesOwnReasonIsGivenAtTheKeyThatWouldHelp) {
   EXPECT_THAT(error.message(), HasSubstr("pipedream-2bw"));
 }
 
-TEST(ReadRunConfigTest, ReplicasWithoutAFlushAreRefusedBeforeAnyProfiling) {
-  const std::vector<std::string> pipedream = {"parallel.schedule=\"pipedream\"",
-                                              "parallel.microbatches=1"};
-  std::vector<std::string> settings = pipedream;
-  settings.insert(settings.end(), {"parallel.stages=1", "parallel.replicas=2"});
-  const Error replicas = caught([&] { read_run_config(kRun, settings); });
-  EXPECT_EQ(replicas.key(), "parallel.replicas");
-  EXPECT_THAT(replicas.message(), HasSubstr("1f1b"));
-
-  TemporaryFolder folder;
-  const std::string file = folder.write(
-      "run.toml",
-      "[model]\nname = \"lenet\"\n[data]\nname = \"synthetic\"\n[parallel]\nworkers = 2\n"
-      "plan = \"data-parallel\"\nschedule = \"pipedream\"\n");
-  const Error parallel = caught([&] { read_run_config(file, {}); });
-  EXPECT_EQ(parallel.key(), "parallel.schedule");
-  EXPECT_EQ(parallel.line(), 8);
+TEST(ReadRunConfigTest, StagesMayHaveUnequalReplicas) {
+  const RunConfig config = read_run_config(
+      kRun, {"parallel.schedule=\"pipedream\"", "parallel.microbatches=1", "parallel.workers=4",
+             "parallel.stages=2", "parallel.replicas=[3,1]", "parallel.update=\"step\""});
+  EXPECT_EQ(config.parallel.replicas, (std::vector<int>{3, 1}));
+  EXPECT_EQ(config.parallel.update, UpdateRule::kStep);
+  const Error error = caught([] { read_run_config(kRun, {"parallel.update=\"rounds\""}); });
+  EXPECT_THAT(error.message(), HasSubstr("round"));
 }
 
 TEST(ReadRunConfigTest, BatchArithmeticShowsTheEquation) {

@@ -41,8 +41,6 @@ class Checker {
     } else {
       at("parallel", "plan", [&] { find_planner(parallel().plan); });
       check_schedule(parallel().stages);
-      check_replicas(parallel().replicas, "replicas");
-      check_data_parallel();
     }
   }
 
@@ -192,33 +190,6 @@ class Checker {
     return builtin.offers(one) || builtin.make(one).flush;
   }
 
-  void check_replicas(const std::vector<int>& replicas, const std::string& key) const {
-    if (replicas.empty()) {
-      return;
-    }
-    const auto [least, most] = std::minmax_element(replicas.begin(), replicas.end());
-    if (*least != *most) {
-      unsupported(key, fmt::format("stages of {} and of {} replicas; offered is the same number "
-                                   "for every stage",
-                                   *least, *most));
-    }
-    if (*most > 1 && !has_flush()) {
-      unsupported(key, fmt::format("schedule {} has no flush and takes one replica a stage, found "
-                                   "{}; for replicas use a schedule with a flush such as 1f1b",
-                                   parallel().schedule, *most));
-    }
-  }
-
-  // Found here in milliseconds rather than by the simulation, which is after the profiling.
-  void check_data_parallel() const {
-    if (parallel().plan == "data-parallel" && parallel().workers > 1 && !has_flush()) {
-      unsupported("schedule",
-                  fmt::format("plan = \"data-parallel\" gives the model {} replicas, and schedule "
-                              "{} takes one since it has no flush; use schedule = \"1f1b\"",
-                              parallel().workers, parallel().schedule));
-    }
-  }
-
   void check_plan_file() const {
     at("parallel", "plan", [&] {
       check_exists(parallel().plan, "");
@@ -229,18 +200,13 @@ class Checker {
                                 parallel().plan, plan.workers, parallel().workers, plan.workers));
       }
       check_schedule(plan.num_stages());
-      std::vector<int> replicas;
-      replicas.reserve(plan.stages.size());
-      for (const PlanStage& stage : plan.stages) {
-        replicas.push_back(static_cast<int>(stage.ranks.size()));
-      }
-      check_replicas(replicas, "plan");
       std::optional<int64_t> size;
       if (parallel().microbatch_size) {
         size = *parallel().microbatch_size;
       }
       at("train", "batch", [&] {
-        check_batch(config_.train.batch, size, parallel().microbatches, replicas.front());
+        check_batch(config_.train.batch, size, parallel().microbatches,
+                    has_flush() ? plan.max_replicas() : 1);
       });
     });
   }
