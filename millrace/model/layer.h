@@ -34,20 +34,44 @@ at::ScalarType float_dtype(const std::string& name);
 
 // One parameter of a layer. `bound`: initial values are uniform in [-bound, bound), drawn per
 // element from (seed, layer name, parameter name), so they do not depend on layout; 0 gives zeros;
-// `constant` adds an offset.
+// `constant` adds an offset. `initial`, where defined, gives them instead.
 struct ParameterSpec {
   std::string name;  // "weight", "bias"
   std::vector<int64_t> shape;
   double bound = 0;
   double constant = 0;
+  at::Tensor initial = {};
   int64_t elements() const;
 };
 
-struct LayerContext {
-  bool training = true;
+// One buffer of a layer: what a training forward updates and no gradient changes, such as running
+// statistics. Starts as `constant` everywhere.
+struct BufferSpec {
+  std::string name;  // "running_mean"
+  std::vector<int64_t> shape;
+  double constant = 0;
 };
 
 using Tensors = std::vector<at::Tensor>;
+using TensorSpecs = std::vector<TensorSpec>;
+
+// What a pass knows beside tensors. Random draws are keyed by (seed, step, layer, place of the
+// sample): equal for every layout, and replayed when a backward or a second forward draws again.
+struct LayerContext {
+  bool training = true;
+  uint64_t seed = 0;        // of the run
+  int64_t step = 0;         // of the run, through all epochs
+  int64_t first_place = 0;  // of the microbatch's first sample in the step's global minibatch
+  // Given to a stage: all its buffers (Stage::new_buffers()); given to a layer: its own, in
+  // buffers() order. The caller's, and alive during the forward. A training forward updates them;
+  // no backward reads them.
+  at::TensorList buffers = {};
+
+  // Key of a layer's draws in this step.
+  RandomKey draws(const std::string& layer) const {
+    return RandomKey(seed).with("draw").with(static_cast<uint64_t>(step)).with(layer);
+  }
+};
 
 class Layer {
  public:
@@ -59,30 +83,36 @@ class Layer {
   const std::string& name() const { return name_; }
   virtual const char* kind() const = 0;  // "linear", "conv2d", ...
 
-  // Output spec for an input spec. Throws Error(kInvalidArgument) naming the layer, the expected
-  // and found shape or dtype.
-  virtual TensorSpec output(const TensorSpec& input) const = 0;
+  // Output spec for the inputs' specs. Throws Error(kInvalidArgument) naming the layer, the
+  // expected and found number of inputs, shape or dtype.
+  virtual TensorSpec output(const TensorSpecs& inputs) const = 0;
   virtual std::vector<ParameterSpec> parameters() const = 0;
+  virtual std::vector<BufferSpec> buffers() const { return {}; }
+  // Whether a sample's result depends on the samples beside it, hence on how a minibatch is cut
+  // into microbatches (batch norm).
+  virtual bool mixes_samples() const { return false; }
+  // Whether its backward can only read the weights that its forward read: it is then refused under
+  // policies whose backward reads others.
+  virtual bool needs_forward_weights() const { return false; }
 
-  // input [B, sample_shape...]; weights in parameters() order. What backward needs goes into
-  // `saved` (left empty when not training). Does not keep `weights`: backward gets its own.
-  virtual at::Tensor forward(const LayerContext& context, const at::Tensor& input,
+  // Each input [B, sample_shape...]; weights in parameters() order. What backward needs goes into
+  // `saved` (left empty when not training). Does not keep `weights`: backward gets its own. Never
+  // writes to an input: it may be saved elsewhere, or be another rank's.
+  virtual at::Tensor forward(const LayerContext& context, at::TensorList inputs,
                              const Tensors& weights, Tensors& saved) const = 0;
 
-  // Input-gradient half (I). `grad` is the gradient of the loss SUM with respect to the output.
-  // Moves what the weight half needs from `saved` into `kept`. Returns an undefined tensor when
-  // !need_input_gradient.
-  virtual at::Tensor backward_input(const LayerContext& context, Tensors& saved,
-                                    const Tensors& weights, const at::Tensor& grad,
-                                    bool need_input_gradient, Tensors& kept) const = 0;
+  // Input-gradient half (I). `grad` is the gradient of the loss SUM with respect to the output; it
+  // must not be written to (another rank may hold it). Moves what the weight half needs from
+  // `saved` into `kept`. Returns one gradient an input, which may share memory with `grad`; none
+  // (an empty list) when !need_input_gradient. `context` is the forward's, without buffers.
+  virtual Tensors backward_input(const LayerContext& context, Tensors& saved,
+                                 const Tensors& weights, const at::Tensor& grad,
+                                 bool need_input_gradient, Tensors& kept) const = 0;
 
   // Weight-gradient half (W): ADDS the gradients of the loss sum into `sums` (views of the flat
   // buffer, in parameters() order). Layers without parameters do nothing.
   virtual void backward_weight(const LayerContext& context, const Tensors& kept,
                                const Tensors& sums) const = 0;
-
-  // Whether the in-place form of the output's gradient is wanted is the layer's own business;
-  // `grad` must not be written to (another rank may hold it).
 
  private:
   std::string name_;

@@ -1,9 +1,14 @@
 #include "millrace/model/stage.h"
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
 
 #include "millrace/base/random.h"
 #include "millrace/model/internal/native.h"
@@ -30,9 +35,9 @@ void fill(T* out, const ParameterSpec& parameter, const RandomKey& key) {
 }
 
 // A tensor at a border of the stage must be [B, sample shape...] of the contract's dtype.
-void check_border(const at::Tensor& tensor, const TensorSpec& expected, const Layer& layer,
-                  const char* what) {
-  MILLRACE_CHECK(tensor.defined(), fmt::format("no {} for layer {}", what, layer.name()));
+void check_border(const at::Tensor& tensor, const TensorSpec& expected, const char* what,
+                  const Layer& layer) {
+  MILLRACE_CHECK(tensor.defined(), fmt::format("no {} of layer {}", what, layer.name()));
   if (tensor.scalar_type() == expected.dtype && tensor.dim() >= 1 &&
       tensor.sizes().slice(1) == at::IntArrayRef(expected.sample_shape)) {
     return;
@@ -45,48 +50,183 @@ void check_border(const at::Tensor& tensor, const TensorSpec& expected, const La
                           internal::shape_text(tensor.sizes())));
 }
 
-}  // namespace
+// Adds `part` to a sum that nobody else holds, once there are two parts; before that the sum is the
+// first part itself, which belongs to whoever made it.
+void accumulate(at::Tensor& sum, bool& owned, at::Tensor part) {
+  if (!part.defined()) {
+    return;
+  }
+  if (!sum.defined()) {
+    sum = std::move(part);
+  } else if (owned) {
+    sum.add_(part);
+  } else {
+    sum = at::add(sum, part);
+    owned = true;
+  }
+}
 
-Stage::Stage(const Model& model, int first, int last) : model_(&model), first_(first), last_(last) {
-  const int num_layers = static_cast<int>(model.layers.size());
+// Layers [first, last) by index.
+std::vector<int> range(const Model& model, int first, int last) {
+  const auto num_layers = static_cast<int>(model.layers.size());
   if (first < 0 || first >= last || last > num_layers) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a stage needs layers [first, last) of the model's {}, at least one; "
                             "found [{}, {})",
                             num_layers, first, last));
   }
-  const std::vector<TensorSpec> outputs = check_model(model);
-  specs_.push_back(first == 0 ? model.input : outputs[static_cast<std::size_t>(first - 1)]);
-  specs_.insert(specs_.end(), outputs.begin() + first, outputs.begin() + last);
-  // On the first stage nobody wants the gradient of the data, so nothing is propagated below the
-  // first layer that has parameters.
-  lowest_ = last - first;
-  for (int i = 0; i < this->num_layers(); ++i) {
-    const std::vector<ParameterSpec> parameters = layer(i).parameters();
-    if (!parameters.empty() || !is_first()) {
-      lowest_ = std::min(lowest_, i);
+  std::vector<int> layers(static_cast<std::size_t>(last - first));
+  std::iota(layers.begin(), layers.end(), first);
+  return layers;
+}
+
+void check_layers(const Model& model, const std::vector<int>& layers) {
+  const auto num_layers = static_cast<int>(model.layers.size());
+  if (layers.empty() || layers.front() < 0 || layers.back() >= num_layers ||
+      std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) != layers.end()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("a stage needs ascending indices of the model's {} layers, at least one",
+                    num_layers));
+  }
+}
+
+// Per layer of the model: whether a parameter stands at or before it.
+std::vector<bool> layers_with_gradient(const Model& model) {
+  std::vector<bool> has(model.layers.size());
+  for (std::size_t l = 0; l < has.size(); ++l) {
+    const std::vector<int> inputs = model.inputs_of(static_cast<int>(l));
+    has[l] = !model.layers[l]->parameters().empty() ||
+             std::any_of(inputs.begin(), inputs.end(), [&](int from) {
+               return from != kModelInput && has[static_cast<std::size_t>(from)];
+             });
+  }
+  return has;
+}
+
+}  // namespace
+
+Stage::Stage(const Model& model, int first, int last) : Stage(model, range(model, first, last)) {}
+
+Stage::Stage(const Model& model, std::vector<int> layers)
+    : model_(&model), layers_(std::move(layers)) {
+  check_layers(model, layers_);
+  compile(check_model(model), layers_with_gradient(model));
+  lay_out();
+}
+
+// Finds the borders, numbers the values, and notes for every layer what it takes and frees.
+void Stage::compile(const std::vector<TensorSpec>& specs, const std::vector<bool>& needs_gradient) {
+  const auto num_layers = static_cast<int>(model_->layers.size());
+  const auto inside = [&](int layer) {
+    return std::binary_search(layers_.begin(), layers_.end(), layer);
+  };
+  is_last_ = inside(num_layers - 1);
+  std::vector<bool> is_input(model_->layers.size() + 1);   // by producer + 1
+  std::vector<bool> is_output(model_->layers.size() + 1);  // likewise
+  for (int l = 0; l < num_layers; ++l) {
+    for (const int from : model_->inputs_of(l)) {
+      if (inside(l) && !inside(from)) {
+        is_input[static_cast<std::size_t>(from + 1)] = true;
+      } else if (!inside(l) && inside(from)) {
+        is_output[static_cast<std::size_t>(from + 1)] = true;
+      }
     }
-    for (const ParameterSpec& parameter : parameters) {
-      slots_.push_back(
-          {layer(i).name(), parameter.name, parameter.shape, flat_elements_, parameter.elements()});
-      flat_elements_ += aligned(parameter.elements());
+  }
+  std::vector<int> value_of(model_->layers.size() + 1, -1);  // by producer + 1
+  for (int from = kModelInput; from < num_layers; ++from) {
+    if (is_input[static_cast<std::size_t>(from + 1)]) {
+      value_of[static_cast<std::size_t>(from + 1)] = static_cast<int>(inputs_.size());
+      const auto l = static_cast<std::size_t>(from);
+      inputs_.push_back(from == kModelInput ? Border{from, model_->input, false}
+                                            : Border{from, specs[l], needs_gradient[l]});
+    }
+  }
+  border_of_.assign(inputs_.size(), -1);
+  first_user_.assign(inputs_.size(), nullptr);
+  for (const int l : layers_) {
+    const auto at = static_cast<std::size_t>(l);
+    const bool leaves = is_output[at + 1] || l == num_layers - 1;
+    value_of[at + 1] = static_cast<int>(border_of_.size());
+    border_of_.push_back(leaves ? static_cast<int>(outputs_.size()) : -1);
+    if (leaves) {
+      outputs_.push_back({l, specs[at], is_output[at + 1] && needs_gradient[at]});
+    }
+  }
+  std::vector<std::size_t> num_uses(border_of_.size());
+  std::vector<int> last_user(border_of_.size(), -1);
+  for (const int l : layers_) {
+    Step step;
+    step.layer = model_->layers[static_cast<std::size_t>(l)].get();
+    step.has_backward = needs_gradient[static_cast<std::size_t>(l)];
+    for (const int from : model_->inputs_of(l)) {
+      const int value = value_of[static_cast<std::size_t>(from + 1)];
+      step.sources.push_back(value);
+      step.uses.push_back(static_cast<int>(num_uses[static_cast<std::size_t>(value)]++));
+      last_user[static_cast<std::size_t>(value)] = static_cast<int>(steps_.size());
+      if (static_cast<std::size_t>(value) < inputs_.size() &&
+          first_user_[static_cast<std::size_t>(value)] == nullptr) {
+        first_user_[static_cast<std::size_t>(value)] = step.layer;
+      }
+      step.need_input_gradient =
+          step.need_input_gradient ||
+          (from != kModelInput && needs_gradient[static_cast<std::size_t>(from)]);
+    }
+    steps_.push_back(std::move(step));
+  }
+  first_use_.push_back(0);
+  for (const std::size_t uses : num_uses) {
+    first_use_.push_back(first_use_.back() + uses);
+  }
+  for (Step& step : steps_) {
+    for (std::size_t k = 0; k < step.sources.size(); ++k) {
+      step.uses[k] += static_cast<int>(first_use_[static_cast<std::size_t>(step.sources[k])]);
+    }
+  }
+  for (std::size_t value = 0; value < border_of_.size(); ++value) {
+    if (last_user[value] >= 0 && border_of_[value] < 0) {
+      steps_[static_cast<std::size_t>(last_user[value])].last_uses.push_back(
+          static_cast<int>(value));
     }
   }
 }
 
-bool Stage::is_first() const { return first_ == 0; }
-bool Stage::is_last() const { return last_ == static_cast<int>(model_->layers.size()); }
-const TensorSpec& Stage::input() const { return specs_.front(); }
-const TensorSpec& Stage::output() const { return specs_.back(); }
-int Stage::num_layers() const { return last_ - first_; }
-const Layer& Stage::layer(int index) const {
-  return *model_->layers[static_cast<std::size_t>(first_ + index)];
+// Places of parameters in the flat buffer, and of buffers in their list.
+void Stage::lay_out() {
+  for (Step& step : steps_) {
+    for (const ParameterSpec& parameter : step.layer->parameters()) {
+      slots_.push_back({step.layer->name(), parameter.name, parameter.shape, flat_elements_,
+                        parameter.elements()});
+      flat_elements_ += aligned(parameter.elements());
+    }
+    step.first_buffer = buffer_slots_.size();
+    for (const BufferSpec& buffer : step.layer->buffers()) {
+      buffer_slots_.push_back({step.layer->name(), buffer.name});
+      ++step.num_buffers;
+    }
+  }
 }
-const std::vector<ParameterSlot>& Stage::slots() const { return slots_; }
-int64_t Stage::flat_elements() const { return flat_elements_; }
+
+bool Stage::takes_data() const {
+  return !inputs_.empty() && inputs_.front().producer == kModelInput;
+}
+const Layer& Stage::layer(int index) const {
+  return *steps_.at(static_cast<std::size_t>(index)).layer;
+}
 
 at::Tensor Stage::new_flat() const {
-  return at::zeros({flat_elements_}, at::TensorOptions().dtype(model_->input.dtype));
+  return at::zeros({flat_elements_}, at::TensorOptions().dtype(model_->dtype()));
+}
+
+Tensors Stage::new_buffers() const {
+  Tensors buffers;
+  for (const Step& step : steps_) {
+    for (const BufferSpec& buffer : step.layer->buffers()) {
+      buffers.push_back(
+          at::full(buffer.shape, buffer.constant, at::TensorOptions().dtype(model_->dtype())));
+    }
+  }
+  return buffers;
 }
 
 void Stage::initialize(at::Tensor& flat, uint64_t seed) const {
@@ -96,6 +236,10 @@ void Stage::initialize(at::Tensor& flat, uint64_t seed) const {
     const std::vector<ParameterSpec> parameters = layer(i).parameters();
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       const at::Tensor& view = weights[static_cast<std::size_t>(i)][p];
+      if (parameters[p].initial.defined()) {
+        view.copy_(parameters[p].initial);
+        continue;
+      }
       const RandomKey own = key.with(layer(i).name()).with(parameters[p].name);
       internal::with_float_type(view.scalar_type(), [&](auto zero) {
         using T = decltype(zero);
@@ -120,83 +264,146 @@ WeightViews Stage::views(const at::Tensor& flat) const {
   return result;
 }
 
-at::Tensor Stage::forward(const LayerContext& context, const at::Tensor& input,
-                          const WeightViews& weights, const at::Tensor& target, Stash& stash,
-                          LossSums& sums) const {
+Tensors Stage::forward(const LayerContext& context, at::TensorList inputs,
+                       const WeightViews& weights, const at::Tensor& target, Stash& stash,
+                       LossSums& sums) const {
   const NativeGuard guard;
-  const auto count = static_cast<std::size_t>(num_layers());
-  check_border(input, specs_.front(), layer(0), "input");
-  MILLRACE_CHECK(weights.size() == count);
-  stash.saved.assign(count, {});
-  stash.kept.assign(count, {});
+  MILLRACE_CHECK(weights.size() == steps_.size() && inputs.size() == inputs_.size() &&
+                 context.buffers.size() == buffer_slots_.size());
+  stash.saved.assign(steps_.size(), {});
+  stash.kept.assign(steps_.size(), {});
   stash.loss_gradient.reset();
+  stash.context = context;
+  stash.context.buffers = {};
 
-  at::Tensor x = input.contiguous();
-  for (std::size_t i = 0; i < count; ++i) {
-    // Assigning drops what only this layer's input held: a ReLU's input dies here.
-    x = layer(static_cast<int>(i)).forward(context, x, weights[i], stash.saved[i]);
+  Tensors values(border_of_.size());
+  for (std::size_t v = 0; v < inputs_.size(); ++v) {
+    check_border(inputs[v], inputs_[v].spec, "input", *first_user_[v]);
+    values[v] = inputs[v].contiguous();
   }
-  if (is_last()) {
-    MILLRACE_CHECK(target.defined(), "the last stage needs the target");
-    const LossSums own =
-        model_->loss->evaluate(x, target, context.training ? &stash.loss_gradient : nullptr);
-    sums.loss += own.loss;
-    sums.correct += own.correct;
-    sums.samples += own.samples;
-  }
-  return x;
-}
-
-at::Tensor Stage::walk_back(const LayerContext& context, Stash& stash, const WeightViews& weights,
-                            const at::Tensor& grad, const WeightViews* sums) const {
-  const NativeGuard guard;
-  const auto count = static_cast<std::size_t>(num_layers());
-  MILLRACE_CHECK(stash.saved.size() == count && stash.kept.size() == count,
-                 "backward without its training forward");
-  at::Tensor g;
-  if (is_last()) {
-    MILLRACE_CHECK(stash.loss_gradient.defined(), "backward without its training forward");
-    g = std::move(stash.loss_gradient);
-    stash.loss_gradient.reset();
-  } else {
-    check_border(grad, specs_.back(), layer(num_layers() - 1), "gradient of the output");
-    g = grad.contiguous();
-  }
-  for (int i = num_layers() - 1; i >= lowest_; --i) {
-    const auto at = static_cast<std::size_t>(i);
-    const bool need = i > lowest_ || !is_first();
-    g = layer(i).backward_input(context, stash.saved[at], weights[at], g, need, stash.kept[at]);
-    if (sums != nullptr) {
-      layer(i).backward_weight(context, stash.kept[at], (*sums)[at]);
-      stash.kept[at].clear();
+  LayerContext own = context;
+  Tensors gathered;
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const Step& step = steps_[i];
+    own.buffers = context.buffers.slice(step.first_buffer, step.num_buffers);
+    at::TensorList taken = values[static_cast<std::size_t>(step.sources.front())];
+    if (step.sources.size() > 1) {
+      for (const int value : step.sources) {
+        gathered.push_back(values[static_cast<std::size_t>(value)]);
+      }
+      taken = gathered;
+    }
+    values[inputs_.size() + i] = step.layer->forward(own, taken, weights[i], stash.saved[i]);
+    gathered.clear();
+    // Drops what nobody saved and nobody is still to take: a ReLU's input dies here.
+    for (const int value : step.last_uses) {
+      values[static_cast<std::size_t>(value)].reset();
     }
   }
-  stash.saved.clear();
-  return is_first() ? at::Tensor() : g;
+  if (is_last_) {
+    MILLRACE_CHECK(target.defined(), "the last stage needs the target");
+    const LossSums batch = model_->loss->evaluate(
+        values.back(), target, context.training ? &stash.loss_gradient : nullptr);
+    sums.loss += batch.loss;
+    sums.correct += batch.correct;
+    sums.samples += batch.samples;
+  }
+  Tensors result(outputs_.size());
+  for (std::size_t v = 0; v < values.size(); ++v) {
+    if (border_of_[v] >= 0) {
+      result[static_cast<std::size_t>(border_of_[v])] = std::move(values[v]);
+    }
+  }
+  return result;
 }
 
-at::Tensor Stage::backward(const LayerContext& context, Stash& stash, const WeightViews& weights,
-                           const at::Tensor& grad, const WeightViews& sums) const {
-  at::Tensor result = walk_back(context, stash, weights, grad, &sums);
+// The gradient of a value: what its consumers in this stage left in `pending`, then what came from
+// outside, added in this order.
+at::Tensor Stage::take_gradient(std::size_t value, Tensors& pending,
+                                c10::ArrayRef<BorderGradient> gradients) const {
+  at::Tensor sum;
+  bool owned = false;
+  for (std::size_t use = first_use_[value]; use < first_use_[value + 1]; ++use) {
+    accumulate(sum, owned, std::move(pending[use]));
+  }
+  if (border_of_[value] >= 0) {
+    for (const BorderGradient& gradient : gradients) {
+      if (gradient.border == border_of_[value] && gradient.tensor.defined()) {
+        accumulate(sum, owned, gradient.tensor.contiguous());
+      }
+    }
+  }
+  return sum;
+}
+
+Tensors Stage::walk_back(Stash& stash, const WeightViews& weights,
+                         c10::ArrayRef<BorderGradient> gradients, const WeightViews* sums) const {
+  const NativeGuard guard;
+  MILLRACE_CHECK(stash.saved.size() == steps_.size() && stash.kept.size() == steps_.size() &&
+                     (!is_last_ || stash.loss_gradient.defined()),
+                 "backward without its training forward");
+  for (const BorderGradient& gradient : gradients) {
+    const Border& border = outputs_.at(static_cast<std::size_t>(gradient.border));
+    if (border.needs_gradient) {
+      check_border(gradient.tensor, border.spec, "gradient of the output",
+                   *model_->layers[static_cast<std::size_t>(border.producer)]);
+    }
+  }
+  Tensors pending(first_use_.back());
+  for (std::size_t i = steps_.size(); i-- > 0;) {
+    const Step& step = steps_[i];
+    const bool makes_loss = is_last_ && i + 1 == steps_.size();
+    at::Tensor grad = makes_loss ? std::move(stash.loss_gradient)
+                                 : take_gradient(inputs_.size() + i, pending, gradients);
+    if (!step.has_backward) {
+      stash.saved[i].clear();
+      continue;
+    }
+    MILLRACE_CHECK(grad.defined(), "no gradient for layer " + step.layer->name());
+    Tensors back = step.layer->backward_input(stash.context, stash.saved[i], weights[i], grad,
+                                              step.need_input_gradient, stash.kept[i]);
+    MILLRACE_CHECK(back.size() == (step.need_input_gradient ? step.sources.size() : 0),
+                   "layer " + step.layer->name() + " must return one gradient an input");
+    if (sums != nullptr) {
+      step.layer->backward_weight(stash.context, stash.kept[i], (*sums)[i]);
+      stash.kept[i].clear();
+    }
+    for (std::size_t k = 0; k < back.size(); ++k) {
+      pending[static_cast<std::size_t>(step.uses[k])] = std::move(back[k]);
+    }
+  }
+  stash.loss_gradient.reset();
+  stash.saved.clear();
+  Tensors result(inputs_.size());
+  for (std::size_t v = 0; v < inputs_.size(); ++v) {
+    if (inputs_[v].needs_gradient) {
+      result[v] = take_gradient(v, pending, {});
+    }
+  }
+  return result;
+}
+
+Tensors Stage::backward(Stash& stash, const WeightViews& weights,
+                        c10::ArrayRef<BorderGradient> gradients, const WeightViews& sums) const {
+  Tensors result = walk_back(stash, weights, gradients, &sums);
   stash.kept.clear();
   return result;
 }
 
-at::Tensor Stage::backward_input(const LayerContext& context, Stash& stash,
-                                 const WeightViews& weights, const at::Tensor& grad) const {
-  return walk_back(context, stash, weights, grad, nullptr);
+Tensors Stage::backward_input(Stash& stash, const WeightViews& weights,
+                              c10::ArrayRef<BorderGradient> gradients) const {
+  return walk_back(stash, weights, gradients, nullptr);
 }
 
-void Stage::backward_weight(const LayerContext& context, Stash& stash,
-                            const WeightViews& sums) const {
+void Stage::backward_weight(Stash& stash, const WeightViews& sums) const {
   const NativeGuard guard;
-  MILLRACE_CHECK(stash.kept.size() == static_cast<std::size_t>(num_layers()),
-                 "weight half without its input half");
+  MILLRACE_CHECK(stash.kept.size() == steps_.size(), "weight half without its input half");
   // The same order as in backward, so that both sum alike to the last bit.
-  for (int i = num_layers() - 1; i >= lowest_; --i) {
-    const auto at = static_cast<std::size_t>(i);
-    layer(i).backward_weight(context, stash.kept[at], sums[at]);
-    stash.kept[at].clear();
+  for (std::size_t i = steps_.size(); i-- > 0;) {
+    if (steps_[i].has_backward) {
+      steps_[i].layer->backward_weight(stash.context, stash.kept[i], sums[i]);
+    }
+    stash.kept[i].clear();
   }
   stash.kept.clear();
 }

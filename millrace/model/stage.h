@@ -1,12 +1,19 @@
-// Stage: consecutive layers compiled for one rank: flat parameters, forward and backward over a
+// Stage: some layers of a model compiled for one rank: flat parameters, forward and backward over a
 // microbatch. Today a loop over layers; fusion and buffer planning can replace the loop without
 // touching users.
+//
+// What enters and leaves is typed: a stage takes the tensors in inputs() and hands over those in
+// outputs(), each made by one layer of the model and known by that layer's index. A skip edge is a
+// tensor that stands among the inputs of a stage which is not the next one, or of several stages;
+// each of these sends its own gradient straight to the producer, which sums them in the order of
+// consumers.
 //
 // Thread rule: one thread at a time; different Stage objects of one Model may run at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,11 +30,33 @@ struct ParameterSlot {
   int64_t elements = 0;
 };
 
+// A buffer of a layer (batch norm's running statistics), in the order of Stage::new_buffers().
+struct BufferSlot {
+  std::string layer;
+  std::string buffer;  // "running_mean"
+};
+
+// A tensor between stages.
+struct Border {
+  int producer = kModelInput;  // index of the layer that makes it
+  TensorSpec spec;
+  // Whether a gradient of it comes back. False where no layer at or before the producer has
+  // parameters: then an undefined tensor stands for the gradient.
+  bool needs_gradient = false;
+};
+
+// The gradient of one output, as one of its consumers made it.
+struct BorderGradient {
+  int border = 0;  // index into Stage::outputs()
+  at::Tensor tensor;
+};
+
 // Views of one flat buffer, per layer in stage order, per parameter. Made once per live version.
 using WeightViews = std::vector<Tensors>;
 
 // What a microbatch leaves between its forward and its backward.
 struct Stash {
+  LayerContext context;        // the forward's, without buffers
   std::vector<Tensors> saved;  // per layer
   at::Tensor loss_gradient;    // last stage only
   std::vector<Tensors> kept;   // per layer, between I and W
@@ -35,50 +64,83 @@ struct Stash {
 
 class Stage {
  public:
-  // Layers [first, last) of the model, which must outlive the stage.
-  Stage(const Model& model, int first, int last);
+  // Layers of the model by index, ascending; need not be consecutive. The model must outlive the
+  // stage.
+  Stage(const Model& model, std::vector<int> layers);
+  Stage(const Model& model, int first, int last);  // layers [first, last)
 
-  bool is_first() const;
-  bool is_last() const;
-  const TensorSpec& input() const;
-  const TensorSpec& output() const;
-  int num_layers() const;
-  const Layer& layer(int index) const;
-  const std::vector<ParameterSlot>& slots() const;
-  int64_t flat_elements() const;  // padding included (always zero)
+  // What forward takes, by producer: tensors of other stages, and the model's input (producer
+  // kModelInput), which comes from the data, on whichever stage uses it.
+  const std::vector<Border>& inputs() const { return inputs_; }
+  // What forward returns, by producer: tensors that layers outside use and, on the stage that holds
+  // the model's last layer, what that makes.
+  const std::vector<Border>& outputs() const { return outputs_; }
+  bool is_last() const { return is_last_; }  // holds the model's last layer: computes the loss
+  bool takes_data() const;                   // the model's input is among inputs()
+
+  int num_layers() const { return static_cast<int>(layers_.size()); }
+  const Layer& layer(int index) const;  // by place in this stage
+  const std::vector<ParameterSlot>& slots() const { return slots_; }
+  int64_t flat_elements() const { return flat_elements_; }  // padding included (always zero)
 
   at::Tensor new_flat() const;  // zeros
   void initialize(at::Tensor& flat,
                   uint64_t seed) const;  // initial values by (seed, layer, parameter)
   WeightViews views(const at::Tensor& flat) const;
 
-  // Runs the layers. On the last stage `target` must be defined: ADDS the loss to `sums` and, when
-  // training, leaves its gradient in the stash. Returns the output. The stash may share tensors
-  // with `input` and the output: nobody may write to those before the backward. An input or
-  // gradient of another shape or dtype than the contract's is Error(kInvalidArgument).
-  at::Tensor forward(const LayerContext& context, const at::Tensor& input,
-                     const WeightViews& weights, const at::Tensor& target, Stash& stash,
-                     LossSums& sums) const;
+  const std::vector<BufferSlot>& buffer_slots() const { return buffer_slots_; }
+  Tensors new_buffers() const;  // initial values, one tensor a slot
 
-  // Both halves, layer by layer: adds weight gradients of the loss sum into `sums`; returns the
-  // input gradient, undefined on the first stage. `grad` is ignored on the last stage. Frees the
-  // stash as it goes.
-  at::Tensor backward(const LayerContext& context, Stash& stash, const WeightViews& weights,
-                      const at::Tensor& grad, const WeightViews& sums) const;
-  at::Tensor backward_input(const LayerContext& context, Stash& stash, const WeightViews& weights,
-                            const at::Tensor& grad) const;
-  void backward_weight(const LayerContext& context, Stash& stash, const WeightViews& sums) const;
+  // Runs the layers on one tensor an input. On the last stage `target` must be defined: ADDS the
+  // loss to `sums` and, when training, leaves its gradient in the stash. Returns one tensor an
+  // output. The stash may share tensors with `inputs` and the result: nobody may write to those
+  // before the backward. An input or gradient of another shape or dtype than the contract's is
+  // Error(kInvalidArgument). `context.buffers` holds the stage's buffers.
+  Tensors forward(const LayerContext& context, at::TensorList inputs, const WeightViews& weights,
+                  const at::Tensor& target, Stash& stash, LossSums& sums) const;
+
+  // Both halves, layer by layer: adds weight gradients of the loss sum into `sums`; returns one
+  // gradient an input, undefined where the border needs none. `gradients` of outputs come in the
+  // order of the layers that consume them; an output with several consumer stages has several, the
+  // model's own output none. Each tensor's gradients are summed in the order of its consumers:
+  // those in this stage, then those outside. Frees the stash as it goes.
+  Tensors backward(Stash& stash, const WeightViews& weights,
+                   c10::ArrayRef<BorderGradient> gradients, const WeightViews& sums) const;
+  Tensors backward_input(Stash& stash, const WeightViews& weights,
+                         c10::ArrayRef<BorderGradient> gradients) const;
+  void backward_weight(Stash& stash, const WeightViews& sums) const;
 
  private:
-  at::Tensor walk_back(const LayerContext& context, Stash& stash, const WeightViews& weights,
-                       const at::Tensor& grad, const WeightViews* sums) const;
+  // One layer of the loop. Values are numbered: the inputs, then what each layer makes.
+  struct Step {
+    const Layer* layer = nullptr;
+    std::vector<int> sources;    // values it takes
+    std::vector<int> last_uses;  // values that it is the last to take, borders excepted
+    std::vector<int> uses;       // per source: its place among all uses of this stage
+    bool has_backward = false;   // something at or before it has parameters
+    bool need_input_gradient = false;
+    std::size_t first_buffer = 0;
+    std::size_t num_buffers = 0;
+  };
+
+  void compile(const std::vector<TensorSpec>& specs, const std::vector<bool>& needs_gradient);
+  void lay_out();
+  Tensors walk_back(Stash& stash, const WeightViews& weights,
+                    c10::ArrayRef<BorderGradient> gradients, const WeightViews* sums) const;
+  at::Tensor take_gradient(std::size_t value, Tensors& pending,
+                           c10::ArrayRef<BorderGradient> gradients) const;
 
   const Model* model_;
-  int first_;
-  int last_;
-  int lowest_ = 0;  // the walk back ends with this layer: below it no gradient is of use
-  std::vector<TensorSpec> specs_;  // input spec, then the output of each layer
+  std::vector<int> layers_;
+  bool is_last_ = false;
+  std::vector<Border> inputs_;
+  std::vector<Border> outputs_;
+  std::vector<const Layer*> first_user_;  // per input: for messages
+  std::vector<Step> steps_;
+  std::vector<std::size_t> first_use_;  // per value, and one past: its uses, in consumer order
+  std::vector<int> border_of_;          // per value: its index in outputs_, or -1
   std::vector<ParameterSlot> slots_;
+  std::vector<BufferSlot> buffer_slots_;
   int64_t flat_elements_ = 0;
 };
 

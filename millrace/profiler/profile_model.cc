@@ -43,10 +43,17 @@ int64_t bytes_of(const at::Tensor& tensor) {
 class Passes {
  public:
   explicit Passes(const ProfileRequest& request)
-      : request_(request), dtype_(request.model->input.dtype) {
+      : request_(request), dtype_(request.model->dtype()) {
     const auto num_layers = static_cast<int>(request.model->layers.size());
+    last_user_.assign(request.model->layers.size(), num_layers);
     for (int l = 0; l < num_layers; ++l) {
-      Part part{Stage(*request.model, l, l + 1), {}, {}, {}, {}, {}};
+      Part part{Stage(*request.model, l, l + 1), {}, {}, {}, {}, {}, {}};
+      for (const Border& border : part.stage.inputs()) {
+        if (border.producer != kModelInput) {
+          last_user_[static_cast<std::size_t>(border.producer)] = l;
+        }
+      }
+      part.buffers = part.stage.new_buffers();
       part.weights = part.stage.new_flat();
       part.stage.initialize(part.weights, 1);
       part.sums = part.stage.new_flat();
@@ -65,7 +72,6 @@ class Passes {
 
   // One forward, backward and update through all layers. `times` null: warm up only.
   void run(std::vector<LayerTimes>* times) {
-    const LayerContext context{.training = true};
     std::vector<Stash> stashes(parts_.size());
     double mark = monotonic_s();
     const auto lap = [&mark] {
@@ -73,25 +79,53 @@ class Passes {
       return now - std::exchange(mark, now);
     };
     const Batch batch = request_.dataset->get(indices_.data(), request_.samples, dtype_);
-    at::Tensor x = batch.input;
     LossSums sums;
+    Tensors made(parts_.size());  // what each layer made, until its last user has taken it
+    Tensors inputs;
     for (std::size_t l = 0; l < parts_.size(); ++l) {
-      x = parts_[l].stage.forward(context, x, parts_[l].weight_views, batch.target, stashes[l],
-                                  sums);
+      const Part& part = parts_[l];
+      inputs.clear();
+      for (const Border& border : part.stage.inputs()) {
+        inputs.push_back(border.producer == kModelInput
+                             ? batch.input
+                             : made[static_cast<std::size_t>(border.producer)]);
+      }
+      const LayerContext context{.training = true, .buffers = part.buffers};
+      lap();
+      made[l] = std::move(
+          part.stage.forward(context, inputs, part.weight_views, batch.target, stashes[l], sums)
+              .front());
       const double seconds = lap();
       if (times != nullptr) {
         (*times)[l].forward.push_back(seconds);
       } else {
-        note_bytes(l, x, stashes[l]);
+        note_bytes(l, made[l], stashes[l]);
+      }
+      inputs.clear();
+      for (const Border& border : part.stage.inputs()) {
+        if (border.producer != kModelInput &&
+            last_user_[static_cast<std::size_t>(border.producer)] == static_cast<int>(l)) {
+          made[static_cast<std::size_t>(border.producer)].reset();
+        }
       }
     }
-    at::Tensor grad;
+    // Per layer, the gradients that its users sent back: the last user's first.
+    std::vector<std::vector<BorderGradient>> back(parts_.size());
     for (std::size_t l = parts_.size(); l-- > 0;) {
+      const Part& part = parts_[l];
+      std::reverse(back[l].begin(), back[l].end());
       lap();
-      grad = parts_[l].stage.backward_input(context, stashes[l], parts_[l].weight_views, grad);
+      Tensors own = part.stage.backward_input(stashes[l], part.weight_views, back[l]);
       const double input_s = lap();
-      parts_[l].stage.backward_weight(context, stashes[l], parts_[l].sum_views);
+      part.stage.backward_weight(stashes[l], part.sum_views);
       const double weight_s = lap();
+      back[l].clear();
+      for (std::size_t k = 0; k < own.size(); ++k) {
+        if (own[k].defined()) {
+          back[static_cast<std::size_t>(part.stage.inputs()[k].producer)].push_back(
+              {0, std::move(own[k])});
+        }
+      }
       if (times != nullptr) {
         (*times)[l].input_gradient.push_back(input_s);
         (*times)[l].weight_gradient.push_back(weight_s);
@@ -110,12 +144,17 @@ class Passes {
     }
   }
 
-  void describe(std::size_t l, LayerProfile& layer) const {
+  void describe(std::size_t l, const LayerTimes& times, LayerProfile& layer) const {
     const Part& part = parts_[l];
     layer.name = part.stage.layer(0).name();
     layer.parameter_bytes = bytes_of(part.weights);
     layer.output_bytes = part.output_bytes;
     layer.stash_bytes = part.stash_bytes;
+    // Nothing at or below the first weights needs a gradient: what was measured there is no work.
+    const std::vector<Border>& inputs = part.stage.inputs();
+    const bool needed = std::any_of(inputs.begin(), inputs.end(),
+                                    [](const Border& border) { return border.needs_gradient; });
+    layer.input_gradient_s = needed ? median(times.input_gradient) : 0;
   }
 
   std::size_t num_layers() const { return parts_.size(); }
@@ -127,6 +166,7 @@ class Passes {
     at::Tensor sums;
     WeightViews weight_views;
     WeightViews sum_views;
+    Tensors buffers;
     std::vector<Sgd> optimizer;  // one, or none for a layer without parameters
     int64_t output_bytes = 0;
     int64_t stash_bytes = 0;
@@ -154,6 +194,7 @@ class Passes {
   const ProfileRequest& request_;
   at::ScalarType dtype_;
   std::vector<Part> parts_;
+  std::vector<int> last_user_;  // per layer: the last one that takes its output
   std::vector<int64_t> indices_;
   std::vector<const void*> seen_;
 };
@@ -202,7 +243,7 @@ Profile profile_model(const ProfileRequest& request) {
     }
     for (std::size_t l = 0; l < passes.num_layers(); ++l) {
       LayerProfile layer;
-      passes.describe(l, layer);
+      passes.describe(l, times[l], layer);
       profile.layers.push_back(std::move(layer));
     }
     done = true;
@@ -228,25 +269,16 @@ Profile profile_model(const ProfileRequest& request) {
 
   profile.model = request.model->name;
   profile.machine = request.machine;
-  profile.dtype = request.model->input.dtype == at::kDouble ? "float64" : "float32";
+  profile.dtype = request.model->dtype() == at::kDouble ? "float64" : "float32";
   profile.samples_per_microbatch = request.samples;
   profile.busy_ranks = request.busy_ranks;
   for (std::size_t l = 0; l < times.size(); ++l) {
     LayerProfile& layer = profile.layers[l];
     layer.forward_s = median(times[l].forward);
-    layer.input_gradient_s = median(times[l].input_gradient);
     layer.weight_gradient_s = median(times[l].weight_gradient);
     layer.update_s = median(times[l].update);
   }
-  // Nothing below the first weights needs a gradient, so a stage never computes the ones measured
-  // there.
-  for (LayerProfile& layer : profile.layers) {
-    layer.input_gradient_s = 0;
-    if (layer.parameter_bytes > 0) {
-      break;
-    }
-  }
-  make_chain(profile);
+  profile.edges = request.model->edges();
   return profile;
 }
 

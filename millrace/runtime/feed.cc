@@ -41,6 +41,10 @@ Feed::Part Feed::find(int64_t microbatch) const {
 
 int64_t Feed::part_samples(int64_t microbatch) const { return find(microbatch).size; }
 
+int64_t Feed::first_place(int64_t microbatch) const {
+  return find(microbatch).begin - (first_step_ + microbatch / parts_) * batch_;
+}
+
 Batch Feed::part(int64_t microbatch) const {
   const Part part = find(microbatch);
   return dataset_->get(order_.data() + part.begin, part.size, dtype_);

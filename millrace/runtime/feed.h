@@ -27,6 +27,8 @@ class Feed {
   // all steps.
   int64_t part_samples(int64_t microbatch) const;
   Batch part(int64_t microbatch) const;
+  // Place of the part's first sample in the minibatch of its step: what keys random draws.
+  int64_t first_place(int64_t microbatch) const;
 
  private:
   struct Part {

@@ -54,6 +54,11 @@ MessageTag tag_of(ActionKind send_kind, int sender_stage, int64_t microbatch) {
   return {static_cast<uint8_t>(send_kind), sender_stage, microbatch};
 }
 
+// The stage's border to its neighbour. A stage has at most one to each side: Session refuses plans
+// whose stages have more.
+const Border& input_border(const Stage& stage) { return stage.inputs().front(); }
+const Border& output_border(const Stage& stage) { return stage.outputs().front(); }
+
 Fingerprint border_fingerprint(const TensorSpec& spec, int64_t samples) {
   Fingerprint fingerprint;
   fingerprint.dtype = 255;
@@ -67,9 +72,9 @@ Fingerprint border_fingerprint(const TensorSpec& spec, int64_t samples) {
 }
 
 // Sends and receives of stage borders, shared by training and evaluation.
-class Border {
+class Neighbours {
  public:
-  Border(Communicator& communicator, Recorder* recorder)
+  Neighbours(Communicator& communicator, Recorder* recorder)
       : communicator_(communicator), recorder_(recorder) {}
 
   void send(const Action& action, at::Tensor tensor) {
@@ -110,7 +115,7 @@ class Worker::Training final : public ActionHandler {
   Training(Worker& worker, const TrainSegment& segment)
       : worker_(worker),
         segment_(segment),
-        border_(*worker.communicator_, &worker.recorder_),
+        neighbours_(*worker.communicator_, &worker.recorder_),
         // Without a flush a rank has at most as many microbatches in flight as there are ranks,
         // every replicas-th of them.
         slots_(segment.lowered->flush
@@ -129,30 +134,30 @@ class Worker::Training final : public ActionHandler {
 
   void backward(const Action& action) override {
     run_backward(action, [&](Slot& slot) {
-      slot.grad_in = worker_.stage_.backward(context_, slot.stash, weights(action), slot.grad,
-                                             worker_.gradient_views_);
+      slot.grad_in = of_input(worker_.stage_.backward(slot.stash, weights(action), gradient(slot),
+                                                      worker_.gradient_views_));
     });
   }
 
   void input_gradient(const Action& action) override {
     run_backward(action, [&](Slot& slot) {
       slot.grad_in =
-          worker_.stage_.backward_input(context_, slot.stash, weights(action), slot.grad);
+          of_input(worker_.stage_.backward_input(slot.stash, weights(action), gradient(slot)));
     });
   }
 
   void weight_gradient(const Action& action) override {
     run_backward(action, [&](Slot& slot) {
-      worker_.stage_.backward_weight(context_, slot.stash, worker_.gradient_views_);
+      worker_.stage_.backward_weight(slot.stash, worker_.gradient_views_);
     });
   }
 
   void send(const Action& action) override {
     Slot& slot = slots_.at(action.first);
     if (action.kind == ActionKind::kSendForward) {
-      border_.send(action, std::move(slot.output));
+      neighbours_.send(action, std::move(slot.output));
     } else {
-      border_.send(action, std::move(slot.grad_in));
+      neighbours_.send(action, std::move(slot.grad_in));
       slot.sent = true;
       SlotRing::release_when_done(slot);
     }
@@ -162,9 +167,10 @@ class Worker::Training final : public ActionHandler {
     const int64_t samples = segment_.feed->part_samples(action.first);
     Slot& slot = slots_.at(action.first);
     if (action.kind == ActionKind::kReceiveForward) {
-      slot.input = border_.receive(action, worker_.stage_.input(), samples);
+      slot.input = neighbours_.receive(action, input_border(worker_.stage_).spec, samples);
     } else {
-      slot.grad = border_.receive(action, worker_.stage_.output(), samples);
+      const Border& border = output_border(worker_.stage_);
+      slot.grad = neighbours_.receive(action, border.spec, border.needs_gradient ? samples : 0);
     }
   }
 
@@ -201,6 +207,21 @@ class Worker::Training final : public ActionHandler {
     return worker_.versions_.read(action.version);
   }
 
+  // The gradient that came for the stage's output; none where the loss is.
+  c10::ArrayRef<BorderGradient> gradient(Slot& slot) {
+    if (worker_.stage_.is_last()) {
+      return {};
+    }
+    gradient_ = {0, std::move(slot.grad)};
+    return gradient_;
+  }
+
+  // The gradient that goes back, undefined where none does.
+  at::Tensor of_input(Tensors gradients) {
+    gradient_.tensor.reset();
+    return std::move(gradients.front());
+  }
+
   void forward_one(const Action& action, int64_t microbatch) {
     const Stage& stage = worker_.stage_;
     Slot& slot = slots_.at(microbatch);
@@ -208,16 +229,23 @@ class Worker::Training final : public ActionHandler {
     LossSums sums;
     if (slot.samples > 0) {
       Batch batch;
-      if (stage.is_first() || stage.is_last()) {
+      if (stage.takes_data() || stage.is_last()) {
         batch = segment_.feed->part(microbatch);
       }
-      if (stage.is_first()) {
+      if (stage.takes_data()) {
         slot.input = std::move(batch.input);
       }
-      at::Tensor output =
-          stage.forward(context_, slot.input, weights(action), batch.target, slot.stash, sums);
+      const LayerContext context{
+          .training = true,
+          .seed = worker_.setup_.seed,
+          .step = segment_.first_step + microbatch / segment_.lowered->microbatches_per_step,
+          .first_place = segment_.feed->first_place(microbatch),
+          .buffers = worker_.buffers_};
+      Tensors outputs =
+          stage.forward(context, slot.input, weights(action), batch.target, slot.stash, sums);
+      worker_.buffer_samples_ += slot.samples;
       if (!stage.is_last()) {
-        slot.output = std::move(output);
+        slot.output = std::move(outputs.front());
       }
     }
     slot.input.reset();
@@ -238,7 +266,7 @@ class Worker::Training final : public ActionHandler {
         slot.grad.reset();
       }
       slot.computed = action.kind != ActionKind::kInputGradient;
-      slot.sent = slot.sent || worker_.stage_.is_first();
+      slot.sent = slot.sent || worker_.stage_.takes_data();
       SlotRing::release_when_done(slot);
     }
     worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
@@ -269,15 +297,15 @@ class Worker::Training final : public ActionHandler {
 
   Worker& worker_;
   const TrainSegment& segment_;
-  Border border_;
+  Neighbours neighbours_;
   SlotRing slots_;
-  LayerContext context_{.training = true};
+  BorderGradient gradient_;
 };
 
 class Worker::Evaluation final : public ActionHandler {
  public:
   Evaluation(Worker& worker, const Feed& feed)
-      : worker_(worker), feed_(feed), border_(*worker.communicator_, nullptr) {}
+      : worker_(worker), feed_(feed), neighbours_(*worker.communicator_, nullptr) {}
 
   const LossSums& sums() const { return sums_; }
 
@@ -289,16 +317,18 @@ class Worker::Evaluation final : public ActionHandler {
     output_.reset();
     if (samples > 0) {
       Batch batch;
-      if (stage.is_first() || stage.is_last()) {
+      if (stage.takes_data() || stage.is_last()) {
         batch = feed_.part(action.first);
       }
-      if (stage.is_first()) {
+      if (stage.takes_data()) {
         input_ = std::move(batch.input);
       }
       Stash stash;
       LossSums sums;
-      output_ = stage.forward(LayerContext{.training = false}, input_,
-                              worker_.versions_.newest_views(), batch.target, stash, sums);
+      Tensors outputs =
+          stage.forward(LayerContext{.training = false, .buffers = worker_.buffers_}, input_,
+                        worker_.versions_.newest_views(), batch.target, stash, sums);
+      output_ = std::move(outputs.front());
       sums_.loss += sums.loss;
       sums_.correct += sums.correct;
       sums_.samples += sums.samples;
@@ -306,9 +336,10 @@ class Worker::Evaluation final : public ActionHandler {
     input_.reset();
   }
 
-  void send(const Action& action) override { border_.send(action, std::move(output_)); }
+  void send(const Action& action) override { neighbours_.send(action, std::move(output_)); }
   void receive(const Action& action) override {
-    input_ = border_.receive(action, worker_.stage_.input(), feed_.part_samples(action.first));
+    input_ = neighbours_.receive(action, input_border(worker_.stage_).spec,
+                                 feed_.part_samples(action.first));
   }
 
   void backward(const Action& action) override { refuse(action); }
@@ -325,7 +356,7 @@ class Worker::Evaluation final : public ActionHandler {
 
   Worker& worker_;
   const Feed& feed_;
-  Border border_;
+  Neighbours neighbours_;
   at::Tensor input_;
   at::Tensor output_;
   LossSums sums_;
@@ -344,11 +375,12 @@ at::Tensor initial_weights(const Stage& stage, const WorkerSetup& setup) {
 Worker::Worker(const WorkerSetup& setup, Communicator& communicator)
     : setup_(setup),
       communicator_(&communicator),
-      stage_(*setup.model, setup.first_layer, setup.last_layer),
+      stage_(*setup.model, setup.layers),
       versions_(stage_, initial_weights(stage_, setup)),
       optimizer_(setup.optimizer, stage_.flat_elements(), setup.dtype),
       gradient_(stage_.new_flat()),
       gradient_views_(stage_.views(gradient_)),
+      buffers_(stage_.new_buffers()),
       recorder_(communicator.rank(), setup.stage, setup.trace_origin_s, setup.max_trace_events) {
   if (setup.replicas.size() > 1) {
     exchange_ = make_exchange(setup.rule, setup.replicas, communicator);
@@ -374,6 +406,8 @@ LossSums Worker::evaluate(const LoweredSchedule& lowered, const Feed& feed) {
 const Stage& Worker::stage() const { return stage_; }
 at::Tensor& Worker::weights() { return versions_.newest(); }
 at::Tensor& Worker::velocity() { return optimizer_.velocity(); }
+Tensors& Worker::buffers() { return buffers_; }
+int64_t Worker::take_buffer_samples() { return std::exchange(buffer_samples_, 0); }
 const Recorder& Worker::recorder() const { return recorder_; }
 int Worker::peak_weight_versions() const { return versions_.peak_live(); }
 

@@ -39,8 +39,7 @@ class UpdateObserver {
 
 struct WorkerSetup {
   const Model* model = nullptr;  // outlives the worker
-  int first_layer = 0;           // the stage's layers: [first_layer, last_layer)
-  int last_layer = 0;
+  std::vector<int> layers;       // the stage's, by index
   int stage = 0;
   int replica = 0;
   std::vector<int> replicas;  // world ranks of this stage
@@ -61,6 +60,7 @@ struct TrainSegment {
   const LoweredSchedule* lowered = nullptr;
   const Feed* feed = nullptr;
   int64_t num_steps = 0;
+  int64_t first_step = 0;  // the run's number of the segment's step 0: keys random draws
   StepGate* gate = nullptr;
   StepBoard* board = nullptr;
   UpdateObserver* observer = nullptr;
@@ -83,6 +83,11 @@ class Worker {
   const Stage& stage() const;
   at::Tensor& weights();   // newest, flat
   at::Tensor& velocity();  // flat, undefined without momentum
+  // The stage's buffers, in buffer_slots() order: no versions, updated in the order of forwards.
+  Tensors& buffers();
+  // Samples that went through training forwards since the last call: what this replica's buffers
+  // weigh in an average.
+  int64_t take_buffer_samples();
   const Recorder& recorder() const;
   int peak_weight_versions() const;
 
@@ -96,6 +101,8 @@ class Worker {
   Sgd optimizer_;
   at::Tensor gradient_;  // flat sums
   WeightViews gradient_views_;
+  Tensors buffers_;
+  int64_t buffer_samples_ = 0;
   std::unique_ptr<Exchange> exchange_;  // null for a single replica
   Recorder recorder_;
 };

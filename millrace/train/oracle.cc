@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -27,12 +28,15 @@ void append_parameters(const Stage& stage, const at::Tensor& flat, double diviso
 
 }  // namespace
 
-WholeBatchOracle::WholeBatchOracle(const Model& model, const TrainConfig& config)
+WholeBatchOracle::WholeBatchOracle(const Model& model, const TrainConfig& config, int parts)
     : stage_(model, 0, static_cast<int>(model.layers.size())),
-      optimizer_(sgd_config(config), stage_.flat_elements(), model.input.dtype) {}
+      optimizer_(sgd_config(config), stage_.flat_elements(), model.dtype()),
+      buffers_(stage_.new_buffers()),
+      seed_(config.seed),
+      parts_(model.mixes_samples() ? parts : 1) {}
 
 StepFacts WholeBatchOracle::step(const std::vector<at::Tensor>& weights, const Dataset& dataset,
-                                 const int64_t* indices, int64_t count) {
+                                 const int64_t* indices, int64_t count, int64_t step) {
   at::Tensor flat = stage_.new_flat();
   const WeightViews views = stage_.views(flat);
   std::size_t next = 0;
@@ -42,12 +46,21 @@ StepFacts WholeBatchOracle::step(const std::vector<at::Tensor>& weights, const D
     }
   }
   at::Tensor sums = stage_.new_flat();
-  const Batch batch = dataset.get(indices, count, flat.scalar_type());
-  const LayerContext context{.training = true};
-  Stash stash;
+  const WeightViews sum_views = stage_.views(sums);
   LossSums loss;
-  stage_.forward(context, batch.input, views, batch.target, stash, loss);
-  stage_.backward(context, stash, views, at::Tensor(), stage_.views(sums));
+  int64_t place = 0;
+  for (const int64_t size : split_evenly(count, parts_)) {
+    if (size == 0) {
+      continue;
+    }
+    const Batch batch = dataset.get(indices + place, size, flat.scalar_type());
+    const LayerContext context{
+        .training = true, .seed = seed_, .step = step, .first_place = place, .buffers = buffers_};
+    Stash stash;
+    stage_.forward(context, batch.input, views, batch.target, stash, loss);
+    stage_.backward(stash, views, {}, sum_views);
+    place += size;
+  }
   StepFacts facts;
   facts.loss_sum = loss.loss;
   StageFacts& all = facts.stages[0];
@@ -59,16 +72,16 @@ StepFacts WholeBatchOracle::step(const std::vector<at::Tensor>& weights, const D
 
 DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan, bool vertical_sync,
                                    const TrainConfig& config)
-    : vertical_sync_(vertical_sync) {
+    : vertical_sync_(vertical_sync), seed_(config.seed) {
   int64_t ranks_from_here = plan.num_used_ranks();
   int64_t all_rounds = 1;
   for (const PlanStage& stage : plan.stages) {
     all_rounds = std::lcm(all_rounds, static_cast<int64_t>(stage.ranks.size()));
   }
-  const auto ranges = stage_ranges(plan);
-  for (std::size_t s = 0; s < ranges.size(); ++s) {
-    Stage stage(model, ranges[s].first, ranges[s].second);
-    Sgd optimizer(sgd_config(config), stage.flat_elements(), model.input.dtype);
+  const std::vector<std::vector<int>> stages = stage_layers(plan, model);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    Stage stage(model, stages[s]);
+    Sgd optimizer(sgd_config(config), stage.flat_elements(), model.dtype());
     at::Tensor initial = stage.new_flat();
     stage.initialize(initial, config.seed);
     Part part(std::move(stage), std::move(optimizer));
@@ -76,6 +89,7 @@ DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan, bool ve
     part.warm_up = (ranks_from_here + part.replicas - 1) / part.replicas - 1;
     part.round = plan.update == UpdateRule::kStep ? all_rounds : part.replicas;
     part.versions.push_back(std::move(initial));
+    part.buffers = part.stage.new_buffers();
     for (int64_t replica = 0; replica < part.replicas; ++replica) {
       part.sums.push_back(part.stage.new_flat());
     }
@@ -111,26 +125,45 @@ void DelayedSgdOracle::update(Part& part, StageFacts& facts) {
 }
 
 StepFacts DelayedSgdOracle::step(const Dataset& dataset, const int64_t* indices, int64_t count,
-                                 bool last) {
+                                 bool last, int64_t step) {
   const Batch batch = dataset.get(indices, count, parts_.front().versions.front().scalar_type());
-  const LayerContext context{.training = true};
   std::vector<WeightViews> views;
   std::vector<Stash> stashes(parts_.size());
   StepFacts facts;
   LossSums loss;
-  at::Tensor x = batch.input;
+  std::map<int, at::Tensor> made = {{kModelInput, batch.input}};  // by producer
   for (std::size_t s = 0; s < parts_.size(); ++s) {
     const Part& part = parts_[s];
     const int64_t version = version_of(vertical_sync_ ? parts_.front() : part);
     views.push_back(part.stage.views(part.versions.at(static_cast<std::size_t>(version))));
-    x = part.stage.forward(context, x, views.back(), batch.target, stashes[s], loss);
+    Tensors inputs;
+    for (const Border& border : part.stage.inputs()) {
+      inputs.push_back(made.at(border.producer));
+    }
+    const LayerContext context{
+        .training = true, .seed = seed_, .step = step, .first_place = 0, .buffers = part.buffers};
+    const Tensors outputs =
+        part.stage.forward(context, inputs, views.back(), batch.target, stashes[s], loss);
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+      made[part.stage.outputs()[k].producer] = outputs[k];
+    }
   }
   facts.loss_sum = loss.loss;
-  at::Tensor grad;
+  std::map<int, Tensors> back;  // by producer: its consumers' gradients, the last consumer first
   for (std::size_t s = parts_.size(); s-- > 0;) {
     const Part& part = parts_[s];
     at::Tensor sum = part.sums[static_cast<std::size_t>(minibatch_ % part.replicas)];
-    grad = part.stage.backward(context, stashes[s], views[s], grad, part.stage.views(sum));
+    std::vector<BorderGradient> gradients;
+    for (std::size_t k = 0; k < part.stage.outputs().size(); ++k) {
+      const Tensors& parts = back[part.stage.outputs()[k].producer];
+      for (auto gradient = parts.rbegin(); gradient != parts.rend(); ++gradient) {
+        gradients.push_back({static_cast<int>(k), *gradient});
+      }
+    }
+    const Tensors own = part.stage.backward(stashes[s], views[s], gradients, part.stage.views(sum));
+    for (std::size_t k = 0; k < own.size(); ++k) {
+      back[part.stage.inputs()[k].producer].push_back(own[k]);
+    }
   }
   for (std::size_t s = 0; s < parts_.size(); ++s) {
     Part& part = parts_[s];

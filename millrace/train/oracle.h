@@ -35,16 +35,22 @@ struct StepFacts {
 // must agree.
 class WholeBatchOracle {
  public:
-  WholeBatchOracle(const Model& model, const TrainConfig& config);
+  // `parts`: into how many parts (microbatches times replicas) the run cuts a minibatch. Only a
+  // model that mixes samples depends on it: its minibatches are cut alike.
+  WholeBatchOracle(const Model& model, const TrainConfig& config, int parts = 1);
 
   // One step on these samples, started from `weights` (in model order); momentum is the oracle's
-  // own. The answer has one stage, 0, which holds all.
+  // own. `step` is the run's number of it, which keys random draws. The answer has one stage, 0,
+  // which holds all.
   StepFacts step(const std::vector<at::Tensor>& weights, const Dataset& dataset,
-                 const int64_t* indices, int64_t count);
+                 const int64_t* indices, int64_t count, int64_t step = 0);
 
  private:
   Stage stage_;
   Sgd optimizer_;
+  Tensors buffers_;
+  uint64_t seed_;
+  int parts_;
 };
 
 // Delayed SGD, in closed form. Stage s has r_s of the R_s ranks from it on; minibatch b is number
@@ -60,8 +66,10 @@ class DelayedSgdOracle {
   DelayedSgdOracle(const Model& model, const Plan& plan, bool vertical_sync,
                    const TrainConfig& config);
 
-  // Minibatch b, called in order from 0; `last` closes rounds that are not complete.
-  StepFacts step(const Dataset& dataset, const int64_t* indices, int64_t count, bool last);
+  // Minibatch b, called in order from 0; `last` closes rounds that are not complete. `step` is the
+  // run's number of it, which keys random draws.
+  StepFacts step(const Dataset& dataset, const int64_t* indices, int64_t count, bool last,
+                 int64_t step = 0);
 
  private:
   struct Part {
@@ -76,12 +84,14 @@ class DelayedSgdOracle {
     std::vector<at::Tensor> sums;      // of each replica, in this round
     std::vector<std::size_t> order;    // replicas by rank: how sums are added up
     int64_t samples = 0;               // of this round
+    Tensors buffers;
   };
   int64_t version_of(const Part& part) const;
   void update(Part& part, StageFacts& facts);
 
   std::vector<Part> parts_;
   bool vertical_sync_;
+  uint64_t seed_;
   int64_t minibatch_ = 0;
 };
 

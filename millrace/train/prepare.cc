@@ -343,7 +343,10 @@ void load_data_and_model(const RunConfig& config, Job& job) {
   ModelRequest request{.options = model_reader,
                        .input = job.data.train->input(),
                        .num_classes = job.data.train->num_classes()};
-  request.input.dtype = config.train.dtype == "float64" ? at::kDouble : at::kFloat;
+  request.dtype = float_dtype(config.train.dtype);
+  if (at::isFloatingType(request.input.dtype)) {
+    request.input.dtype = request.dtype;
+  }
   job.model = model.make(request);
   model_reader.finish();
   check_model(job.model);

@@ -1,8 +1,11 @@
 #include "millrace/train/session.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <map>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -21,17 +24,94 @@ namespace {
 constexpr int64_t kEvaluationWindow = 16;
 constexpr double kPollS = 0.1;
 
+// Lowering sends one tensor from each stage to the next. What more a stage hands over or takes, or
+// from a stage further back, is refused.
+void check_links(const Model& model, const std::vector<std::vector<int>>& stages) {
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const Stage stage(model, stages[s]);
+    for (const Border& border : stage.inputs()) {
+      const bool from_data = border.producer == kModelInput;
+      const std::string producer =
+          from_data ? "the data"
+                    : fmt::format("layer \"{}\"",
+                                  model.layers[static_cast<std::size_t>(border.producer)]->name());
+      const bool from_before =
+          s > 0 && std::binary_search(stages[s - 1].begin(), stages[s - 1].end(), border.producer);
+      if (stage.inputs().size() > 1 || (from_data && s > 0) || (!from_data && !from_before)) {
+        throw Error(
+            ErrorCode::kUnsupported,
+            fmt::format("stage {} takes {} tensors, one of them made by {}; offered is one, "
+                        "made by the stage before: cut where a single tensor passes",
+                        s, stage.inputs().size(), producer))
+            .at_stage(static_cast<int>(s));
+      }
+    }
+  }
+}
+
+// Refuses a schedule in which a backward reads other weights than its forward where a layer of that
+// stage cannot do that.
+void check_backward_weights(const Model& model, const std::vector<std::vector<int>>& stages,
+                            const LoweredSchedule& lowered) {
+  std::vector<std::string> layers(stages.size());  // per stage, one that cannot
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    for (const int l : stages[s]) {
+      const Layer& layer = *model.layers[static_cast<std::size_t>(l)];
+      if (layer.needs_forward_weights()) {
+        layers[s] = layer.name();
+      }
+    }
+  }
+  for (const ActionList& actions : lowered.ranks) {
+    std::map<std::pair<int, int64_t>, int64_t> read;  // by stage and microbatch
+    for (const Action& action : actions) {
+      const bool forward = action.kind == ActionKind::kForward;
+      if ((!forward && action.kind != ActionKind::kBackward &&
+           action.kind != ActionKind::kInputGradient) ||
+          layers[static_cast<std::size_t>(action.stage)].empty()) {
+        continue;
+      }
+      for (int64_t m = action.first; m <= action.last; ++m) {
+        if (forward) {
+          read[{action.stage, m}] = action.version;
+        } else if (read.at({action.stage, m}) != action.version) {
+          throw Error(
+              ErrorCode::kUnsupported,
+              fmt::format("layer \"{}\" can only go back with the weights that its forward "
+                          "read (version {}), and this policy gives the backward version "
+                          "{}; use policy stash, a schedule with a flush, or a native layer",
+                          layers[static_cast<std::size_t>(action.stage)],
+                          read.at({action.stage, m}), action.version))
+              .at_stage(action.stage)
+              .at_action(to_string(action));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
-std::vector<std::pair<int, int>> stage_ranges(const Plan& plan) {
-  std::vector<std::pair<int, int>> ranges;
-  int first = 0;
-  for (const PlanStage& stage : plan.stages) {
-    const int last = first + static_cast<int>(stage.layers.size());
-    ranges.emplace_back(first, last);
-    first = last;
+std::vector<std::vector<int>> stage_layers(const Plan& plan, const Model& model) {
+  std::map<std::string, int> index;
+  for (const std::string& name : model.layer_names()) {
+    index.emplace(name, static_cast<int>(index.size()));
   }
-  return ranges;
+  std::vector<std::vector<int>> stages;
+  for (const PlanStage& stage : plan.stages) {
+    std::vector<int> layers;
+    for (const std::string& name : stage.layers) {
+      const auto found = index.find(name);
+      if (found == index.end()) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("the plan's layer \"{}\" is none of {}'s", name, model.name));
+      }
+      layers.push_back(found->second);
+    }
+    std::sort(layers.begin(), layers.end());
+    stages.push_back(std::move(layers));
+  }
+  return stages;
 }
 
 Session::Session(const SessionSetup& setup)
@@ -46,15 +126,15 @@ Session::Session(const SessionSetup& setup)
       ranks_.push_back(rank);
     }
   }
-  const std::vector<std::pair<int, int>> ranges = stage_ranges(setup.plan);
+  const std::vector<std::vector<int>> stages = stage_layers(setup.plan, *setup.model);
+  check_links(*setup.model, stages);
   const double origin_s = monotonic_s();
   run([&](int rank) {
     const int stage = setup_.plan.stage_of_rank(rank);
     const std::vector<int>& replicas = setup_.plan.stages[static_cast<std::size_t>(stage)].ranks;
     WorkerSetup worker;
     worker.model = setup_.model;
-    worker.first_layer = ranges[static_cast<std::size_t>(stage)].first;
-    worker.last_layer = ranges[static_cast<std::size_t>(stage)].second;
+    worker.layers = stages[static_cast<std::size_t>(stage)];
     worker.stage = stage;
     worker.replica =
         static_cast<int>(std::find(replicas.begin(), replicas.end(), rank) - replicas.begin());
@@ -65,7 +145,7 @@ Session::Session(const SessionSetup& setup)
                         .momentum = setup_.train.momentum,
                         .weight_decay = setup_.train.weight_decay};
     worker.seed = setup_.train.seed;
-    worker.dtype = setup_.model->input.dtype;
+    worker.dtype = setup_.model->dtype();
     worker.trace_origin_s = origin_s;
     worker.divide_twice = setup_.divide_twice;
     const auto r = static_cast<std::size_t>(rank);
@@ -95,8 +175,9 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   const Schedule schedule = make_schedule(plan.schedule, schedule_config(plan), setup_.policy);
   validate(schedule, plan, links_);
   const LoweredSchedule lowered = lower(schedule, plan, schedule.flush ? 1 : num_steps, links_);
+  check_backward_weights(*setup_.model, stage_layers(plan, *setup_.model), lowered);
   const Feed feed(dataset, order.epoch(epoch), setup_.train.batch, first_step,
-                  schedule.num_microbatches, setup_.model->input.dtype);
+                  schedule.num_microbatches, setup_.model->dtype());
   StepGate gate(lowered.round_steps);
   StepBoard board([&feed](int64_t step) { return feed.step_samples(step); },
                   static_cast<int>(plan.stages.back().ranks.size()));
@@ -104,6 +185,7 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   segment.lowered = &lowered;
   segment.feed = &feed;
   segment.num_steps = num_steps;
+  segment.first_step = epoch * order.steps_per_epoch() + first_step;
   segment.gate = &gate;
   segment.board = &board;
   segment.observer = observer;
@@ -163,6 +245,7 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
 
 LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
                            const std::function<bool()>& stop_requested) {
+  average_buffers();
   LossSums total;
   std::vector<int64_t> order(static_cast<std::size_t>(dataset.size()));
   std::iota(order.begin(), order.end(), 0);
@@ -174,7 +257,7 @@ LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
     }
     const int64_t count = std::min(window, num_batches - first);
     const LoweredSchedule lowered = lower_evaluation(setup_.plan, count, links_);
-    const Feed feed(dataset, order, batch, first, 1, setup_.model->input.dtype);
+    const Feed feed(dataset, order, batch, first, 1, setup_.model->dtype());
     std::vector<LossSums> sums(workers_.size());
     run([&](int rank) {
       const auto r = static_cast<std::size_t>(rank);
@@ -212,13 +295,51 @@ void visit_tensors(Worker& worker, const Visit& visit) {
   }
 }
 
+template <typename Visit>
+void visit_buffers(Worker& worker, const Visit& visit) {
+  const std::vector<BufferSlot>& slots = worker.stage().buffer_slots();
+  for (std::size_t b = 0; b < slots.size(); ++b) {
+    visit(NamedTensor{slots[b].layer + "." + slots[b].buffer, slots[b].layer, worker.buffers()[b]});
+  }
+}
+
 }  // namespace
 
-std::vector<NamedTensor> Session::state() {
-  std::vector<NamedTensor> tensors;
+// Replicas see different samples, so their running statistics differ. Each weighs by what it saw
+// since the last time; one that saw nothing since, by nothing.
+void Session::average_buffers() {
   for (const PlanStage& stage : setup_.plan.stages) {
-    visit_tensors(*workers_[static_cast<std::size_t>(stage.ranks.front())],
-                  [&](NamedTensor tensor) { tensors.push_back(std::move(tensor)); });
+    std::vector<Worker*> replicas;
+    std::vector<double> samples;
+    for (const int rank : stage.ranks) {
+      replicas.push_back(workers_[static_cast<std::size_t>(rank)].get());
+      samples.push_back(static_cast<double>(replicas.back()->take_buffer_samples()));
+    }
+    const double all = std::accumulate(samples.begin(), samples.end(), 0.0);
+    if (replicas.size() == 1 || all == 0) {
+      continue;
+    }
+    for (std::size_t b = 0; b < replicas.front()->buffers().size(); ++b) {
+      at::Tensor average = replicas.front()->buffers()[b].mul(samples.front() / all);
+      for (std::size_t r = 1; r < replicas.size(); ++r) {
+        average.add_(replicas[r]->buffers()[b], samples[r] / all);
+      }
+      for (Worker* replica : replicas) {
+        replica->buffers()[b].copy_(average);
+      }
+    }
+  }
+}
+
+std::vector<NamedTensor> Session::state() {
+  average_buffers();
+  std::vector<NamedTensor> tensors;
+  const auto add = [&](NamedTensor tensor) { tensors.push_back(std::move(tensor)); };
+  for (const PlanStage& stage : setup_.plan.stages) {
+    visit_tensors(*workers_[static_cast<std::size_t>(stage.ranks.front())], add);
+  }
+  for (const PlanStage& stage : setup_.plan.stages) {
+    visit_buffers(*workers_[static_cast<std::size_t>(stage.ranks.front())], add);
   }
   return tensors;
 }
@@ -226,7 +347,7 @@ std::vector<NamedTensor> Session::state() {
 bool Session::load(const std::string& name, const at::Tensor& value) {
   bool found = false;
   for (const int rank : ranks_) {
-    visit_tensors(*workers_[static_cast<std::size_t>(rank)], [&](const NamedTensor& tensor) {
+    const auto copy = [&](const NamedTensor& tensor) {
       if (tensor.name != name) {
         return;
       }
@@ -237,7 +358,10 @@ bool Session::load(const std::string& name, const at::Tensor& value) {
       }
       tensor.tensor.copy_(value);
       found = true;
-    });
+    };
+    Worker& worker = *workers_[static_cast<std::size_t>(rank)];
+    visit_tensors(worker, copy);
+    visit_buffers(worker, copy);
   }
   return found;
 }

@@ -29,7 +29,8 @@ struct SessionSetup {
   bool divide_twice = false;  // `verify --break scale`
 };
 
-// One parameter or optimizer tensor by its lasting name: "conv1.weight", "conv1.weight/velocity".
+// One parameter, buffer or optimizer tensor by its lasting name: "conv1.weight",
+// "bn1.running_mean", "conv1.weight/velocity".
 struct NamedTensor {
   std::string name;
   std::string layer;
@@ -57,7 +58,8 @@ class Session {
   LossSums evaluate(const Dataset& dataset, int64_t batch,
                     const std::function<bool()>& stop_requested = {});
 
-  // All weights (and velocities) in model order, from replica 0 of each stage.
+  // All weights (and velocities) in model order, then all buffers, from replica 0 of each stage.
+  // Replicas hold the average of their buffers afterwards.
   std::vector<NamedTensor> state();
   // Copies one tensor into every replica; false when no stage knows the name. Shape and dtype must
   // fit.
@@ -68,6 +70,7 @@ class Session {
 
  private:
   void run(const std::function<void(int)>& work);
+  void average_buffers();
 
   SessionSetup setup_;
   std::vector<StageLink> links_;
@@ -79,7 +82,8 @@ class Session {
   int64_t steps_done_ = 0;
 };
 
-// Index ranges [first, last) of the model's layers that each stage of a plan holds.
-std::vector<std::pair<int, int>> stage_ranges(const Plan& plan);
+// Indices of the model's layers that each stage of a plan holds, ascending. Throws
+// Error(kInvalidArgument) for a layer that the model lacks.
+std::vector<std::vector<int>> stage_layers(const Plan& plan, const Model& model);
 
 }  // namespace millrace

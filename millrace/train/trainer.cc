@@ -247,6 +247,10 @@ void check_resume(const CheckpointManifest& checkpoint, const Job& job, const st
         expected.push_back({name + "/velocity", expected.back().second});
       }
     }
+    for (const BufferSpec& buffer : layer->buffers()) {
+      expected.push_back(
+          {layer->name() + "." + buffer.name, form(job.config.train.dtype, buffer.shape)});
+    }
   }
   for (const auto& [name, own] : expected) {
     std::string saved = "nothing";

@@ -104,9 +104,9 @@ class Comparison {
   double tolerance_;
 };
 
-int weighted_layers(const Model& model, int first, int last) {
+int weighted_layers(const Model& model, const std::vector<int>& layers) {
   int count = 0;
-  for (int l = first; l < last; ++l) {
+  for (const int l : layers) {
     count += model.layers[static_cast<std::size_t>(l)]->parameters().empty() ? 0 : 1;
   }
   return count;
@@ -115,9 +115,9 @@ int weighted_layers(const Model& model, int first, int last) {
 // Backward weights matter only where a gradient passes through one layer's weights to another
 // layer's: a stage before the last that holds at least two layers with weights.
 bool stash_matters(const Model& model, const Plan& plan) {
-  const auto ranges = stage_ranges(plan);
-  for (std::size_t s = 0; s + 1 < ranges.size(); ++s) {
-    if (weighted_layers(model, ranges[s].first, ranges[s].second) >= 2) {
+  const std::vector<std::vector<int>> stages = stage_layers(plan, model);
+  for (std::size_t s = 0; s + 1 < stages.size(); ++s) {
+    if (weighted_layers(model, stages[s]) >= 2) {
       return true;
     }
   }
@@ -130,10 +130,12 @@ bool recut_so_that_stash_matters(const Model& model, Plan& plan) {
   const std::vector<std::string> names = model.layer_names();
   const auto num_layers = static_cast<int>(names.size());
   const int num_stages = plan.num_stages();
-  int cut = 1;
-  while (cut < num_layers && weighted_layers(model, 0, cut) < 2) {
-    ++cut;
+  std::vector<int> first_layers = {0};
+  while (static_cast<int>(first_layers.size()) < num_layers &&
+         weighted_layers(model, first_layers) < 2) {
+    first_layers.push_back(static_cast<int>(first_layers.size()));
   }
+  const auto cut = static_cast<int>(first_layers.size());
   if (num_layers - cut < num_stages - 1) {
     return false;
   }
@@ -168,7 +170,7 @@ class Verification {
     std::thread([&] {
       at::set_num_threads(1);
       if (schedule.flush) {
-        compare_whole_batch();
+        compare_whole_batch(schedule.num_microbatches);
       } else {
         compare_delayed(schedule.policy == "vertical_sync");
       }
@@ -312,10 +314,11 @@ class Verification {
     }
   }
 
-  void compare_whole_batch() {
+  // `parts`: into how many the run cuts a minibatch.
+  void compare_whole_batch(int parts) {
     result_.oracle = "one process, whole batches, started from equal weights each step";
     result_.tolerance = kFlushTolerance;
-    WholeBatchOracle oracle(job_.model, job_.config.train);
+    WholeBatchOracle oracle(job_.model, job_.config.train, parts);
     const std::vector<int64_t> epoch = order_.epoch(0);
     Comparison compare(result_, kFlushTolerance);
     auto update = updates_.begin();
@@ -327,7 +330,8 @@ class Verification {
         }
       }
       const auto [indices, count] = samples(epoch, step);
-      const StepFacts facts = oracle.step(before, *job_.data.train, indices, count);
+      const StepFacts facts =
+          oracle.step(before, *job_.data.train, indices, count, first_step_ + step);
       compare_loss(compare, step, facts.loss_sum);
       std::size_t first = 0;
       for (; update != updates_.end() && update->step == step; ++update) {
@@ -354,8 +358,8 @@ class Verification {
     auto update = updates_.begin();
     for (int64_t step = 0; step < result_.steps; ++step) {
       const auto [indices, count] = samples(epoch, step);
-      const StepFacts facts =
-          oracle.step(*job_.data.train, indices, count, step + 1 == result_.steps);
+      const StepFacts facts = oracle.step(*job_.data.train, indices, count,
+                                          step + 1 == result_.steps, first_step_ + step);
       compare_loss(compare, step, facts.loss_sum);
       std::set<int> updated;
       for (; update != updates_.end() && update->step == step; ++update) {

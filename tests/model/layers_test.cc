@@ -3,6 +3,7 @@
 
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
@@ -54,6 +55,12 @@ Case pool_case(int64_t size, int64_t channels, int64_t height, int64_t width) {
       }};
 }
 
+Case layer_norm_case(const std::vector<int64_t>& shape) {
+  const int64_t width = shape.back();
+  return {"layerNorm" + std::to_string(shape.size()) + "d", [=] { return layer_norm("l", width); },
+          shape, [=](const Tensors& t) { return at::layer_norm(t[0], {width}, t[1], t[2]); }};
+}
+
 std::vector<Case> cases() {
   return {
       linear_case(7, 5, true),
@@ -76,6 +83,18 @@ std::vector<Case> cases() {
       pool_case(3, 2, 10, 11),
       pool_case(1, 2, 3, 3),
       pool_case(17, 1, 18, 35),
+      {"convNoBias",
+       [] { return conv2d("l", 3, 4, 3, 1, 2, /*bias=*/false); },
+       {3, 9, 7},
+       [](const Tensors& t) { return at::conv2d(t[0], t[1], {}, 2, 1); }},
+      layer_norm_case({7}),
+      layer_norm_case({3, 33}),
+      {"globalAveragePool",
+       [] { return global_average_pool("l"); },
+       {3, 4, 5},
+       [](const Tensors& t) {
+         return t[0].mean({2, 3});
+       }},
   };
 }
 
@@ -103,7 +122,7 @@ class LayerCase
 };
 
 TEST_P(LayerCase, ForwardAndBothHalvesAgreeWithAutograd) {
-  const TensorSpec out = layer_->output({case_.sample_shape, dtype_});
+  const TensorSpec out = layer_->output({{case_.sample_shape, dtype_}});
   std::vector<int64_t> out_shape = out.sample_shape;
   out_shape.insert(out_shape.begin(), batch_);
   const at::Tensor grad = random_tensor(out_shape, dtype_, 2);
@@ -120,10 +139,11 @@ TEST_P(LayerCase, ForwardAndBothHalvesAgreeWithAutograd) {
   EXPECT_FALSE(value.requires_grad());
 
   Tensors kept;
-  const at::Tensor input_gradient =
+  const Tensors input_gradients =
       layer_->backward_input(context_, saved, weights_, grad, true, kept);
+  ASSERT_EQ(input_gradients.size(), 1U);
   EXPECT_TRUE(saved.empty());
-  EXPECT_LE(difference(input_gradient, expected.gradients[0]), tolerance(dtype_));
+  EXPECT_LE(difference(input_gradients[0], expected.gradients[0]), tolerance(dtype_));
 
   layer_->backward_weight(context_, kept, sums_);
   for (std::size_t p = 0; p < sums_.size(); ++p) {
@@ -140,10 +160,10 @@ TEST_P(LayerCase, WithoutInputGradientTheWeightHalfIsTheSame) {
   const at::Tensor grad = random_tensor(value.sizes().vec(), dtype_, 3);
   Tensors saved_again = saved;
   Tensors kept;
-  EXPECT_TRUE(layer_->backward_input(context_, saved, weights_, grad, true, kept).defined());
+  EXPECT_EQ(layer_->backward_input(context_, saved, weights_, grad, true, kept).size(), 1U);
   Tensors kept_again;
-  EXPECT_FALSE(
-      layer_->backward_input(context_, saved_again, weights_, grad, false, kept_again).defined());
+  EXPECT_TRUE(
+      layer_->backward_input(context_, saved_again, weights_, grad, false, kept_again).empty());
   Tensors sums_again;
   for (const at::Tensor& sum : sums_) {
     sums_again.push_back(sum.clone());
@@ -191,7 +211,7 @@ TEST(Layers, NoSamplesNoCrash) {
     Tensors kept;
     const at::Tensor value = layer->forward({}, input, weights, saved);
     EXPECT_EQ(value.size(0), 0) << one.name;
-    const at::Tensor back = layer->backward_input({}, saved, weights, value, true, kept);
+    const at::Tensor back = layer->backward_input({}, saved, weights, value, true, kept).at(0);
     EXPECT_EQ(back.sizes(), input.sizes()) << one.name;
     layer->backward_weight({}, kept, sums);
     for (const at::Tensor& sum : sums) {
@@ -215,7 +235,7 @@ TEST(Layers, PoolGivesTiesToTheSamePlaceAsLibtorch) {
       Tensors saved;
       Tensors kept;
       EXPECT_TRUE(same_bits(layer->forward({}, input, {}, saved), expected.value));
-      const at::Tensor back = layer->backward_input({}, saved, {}, grad, true, kept);
+      const at::Tensor back = layer->backward_input({}, saved, {}, grad, true, kept).at(0);
       EXPECT_EQ(difference(back, expected.gradients[0]), 0.0) << size;
       EXPECT_EQ(back.narrow(2, 13 / size * size, 13 % size).abs().sum().item<double>(), 0.0);
     }
@@ -240,7 +260,7 @@ TEST(Layers, ReluLetsNanThrough) {
 
 TEST(Layers, RefusedShapesNameLayerExpectedAndFound) {
   const auto refusal = [](const LayerPtr& layer, TensorSpec found) {
-    return message_of([&] { layer->output(found); });
+    return message_of([&] { layer->output({std::move(found)}); });
   };
   EXPECT_THAT(refusal(linear("fc", 15, 4), {{16}}),
               AllOf(HasSubstr("\"fc\""), HasSubstr("float32 [15]"), HasSubstr("float32 [16]")));
@@ -253,6 +273,10 @@ TEST(Layers, RefusedShapesNameLayerExpectedAndFound) {
   EXPECT_THAT(refusal(max_pool2d("p", 2), {{8, 1, 4}}),
               AllOf(HasSubstr("\"p\""), HasSubstr("at least 2"), HasSubstr("[8, 1, 4]")));
   EXPECT_THAT(refusal(max_pool2d("p", 2), {{8}}), HasSubstr("[8]"));
+  EXPECT_THAT(refusal(batch_norm2d("b", 3), {{4, 5, 5}}), HasSubstr("[3, height, width]"));
+  EXPECT_THAT(refusal(layer_norm("n", 3), {{4, 5}}), HasSubstr("last dimension of 3"));
+  EXPECT_THAT(refusal(global_average_pool("g"), {{4, 5}}), HasSubstr("[4, 5]"));
+  EXPECT_THAT(refusal(embedding("e", 3, 4), {{4, 5}}), HasSubstr("expects int64"));
 }
 
 TEST(Layers, RefusedSizes) {
@@ -260,6 +284,12 @@ TEST(Layers, RefusedSizes) {
   EXPECT_THAT(message_of([] { conv2d("c", 1, 1, 0); }), HasSubstr("\"c\""));
   EXPECT_THAT(message_of([] { conv2d("c", 1, 1, 3, -1); }), HasSubstr("padding -1"));
   EXPECT_THAT(message_of([] { max_pool2d("p", 0); }), HasSubstr("\"p\""));
+  EXPECT_THAT(message_of([] { layer_norm("n", 0); }), HasSubstr("\"n\""));
+  EXPECT_THAT(message_of([] { batch_norm2d("b", 0); }), HasSubstr("\"b\""));
+  EXPECT_THAT(message_of([] { dropout("d", 1.0); }), HasSubstr("found 1"));
+  EXPECT_THAT(message_of([] { dropout("d", -0.1); }), HasSubstr("[0, 1)"));
+  EXPECT_THAT(message_of([] { embedding("e", 0, 3); }), HasSubstr("\"e\""));
+  EXPECT_THAT(message_of([] { embedding("e", 3, 3, at::kLong); }), HasSubstr("int64"));
 }
 
 }  // namespace

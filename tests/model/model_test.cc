@@ -18,17 +18,17 @@ class Widen final : public Layer {
  public:
   using Layer::Layer;
   const char* kind() const override { return "widen"; }
-  TensorSpec output(const TensorSpec& input) const override {
-    return {input.sample_shape, at::kDouble};
+  TensorSpec output(const TensorSpecs& inputs) const override {
+    return {inputs[0].sample_shape, at::kDouble};
   }
   std::vector<ParameterSpec> parameters() const override { return {}; }
-  at::Tensor forward(const LayerContext&, const at::Tensor& input, const Tensors&,
+  at::Tensor forward(const LayerContext&, at::TensorList inputs, const Tensors&,
                      Tensors&) const override {
-    return input.to(at::kDouble);
+    return inputs[0].to(at::kDouble);
   }
-  at::Tensor backward_input(const LayerContext&, Tensors&, const Tensors&, const at::Tensor& grad,
-                            bool, Tensors&) const override {
-    return grad.to(at::kFloat);
+  Tensors backward_input(const LayerContext&, Tensors&, const Tensors&, const at::Tensor& grad,
+                         bool, Tensors&) const override {
+    return {grad.to(at::kFloat)};
   }
   void backward_weight(const LayerContext&, const Tensors&, const Tensors&) const override {}
 };
@@ -103,9 +103,9 @@ TEST(CheckModel, NamesAndInput) {
               }),
               HasSubstr("[8, 0]"));
   EXPECT_THAT(message_of([] {
-                check_model(chain({{8}, at::kLong}, kLabel, cross_entropy(), flatten("a")));
+                check_model(chain({{8}, at::kInt}, kLabel, cross_entropy(), flatten("a")));
               }),
-              HasSubstr("int64 [8]"));
+              HasSubstr("int32 [8]"));
 }
 
 TEST(Models, EveryBuiltinChecksOutOnSeveralInputs) {

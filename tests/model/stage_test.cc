@@ -31,16 +31,20 @@ struct Worker {
     stage.initialize(flat, kSeed);
   }
   at::Tensor forward(const at::Tensor& input, const at::Tensor& target) {
-    return stage.forward(context, input, weights, stage.is_last() ? target : at::Tensor(), stash,
-                         loss);
+    return stage
+        .forward(context, input, weights, stage.is_last() ? target : at::Tensor(), stash, loss)
+        .front();
   }
   at::Tensor backward(const at::Tensor& grad) {
-    return stage.backward(context, stash, weights, grad, sums);
+    return stage.backward(stash, weights, gradients(grad), sums).front();
   }
   at::Tensor backward_by_halves(const at::Tensor& grad) {
-    at::Tensor result = stage.backward_input(context, stash, weights, grad);
-    stage.backward_weight(context, stash, sums);
-    return result;
+    const Tensors result = stage.backward_input(stash, weights, gradients(grad));
+    stage.backward_weight(stash, sums);
+    return result.front();
+  }
+  static std::vector<BorderGradient> gradients(const at::Tensor& grad) {
+    return grad.defined() ? std::vector<BorderGradient>{{0, grad}} : std::vector<BorderGradient>{};
   }
 
   Stage stage;
@@ -137,7 +141,7 @@ TEST_P(StageTask, EveryCutGivesTheSameBits) {
       SCOPED_TRACE(::testing::Message() << "cut " << cut << (halves ? ", halves" : ""));
       Worker low(model_, 0, cut);
       Worker high(model_, cut, size_of(model_));
-      EXPECT_EQ(low.stage.output(), high.stage.input());
+      EXPECT_EQ(low.stage.outputs()[0].spec, high.stage.inputs()[0].spec);
       const at::Tensor out = high.forward(low.forward(input_, target_), target_);
       EXPECT_TRUE(same_bits(out, logits));
       EXPECT_EQ(high.loss.loss, whole.loss.loss);
@@ -217,8 +221,8 @@ TEST_P(StageTask, TwoMicrobatchesInFlightAddUp) {
   };
   run(first, 0, 3);
   run(second, 3, 2);
-  parts.stage.backward(parts.context, first, parts.weights, at::Tensor(), parts.sums);
-  parts.stage.backward(parts.context, second, parts.weights, at::Tensor(), parts.sums);
+  parts.stage.backward(first, parts.weights, {}, parts.sums);
+  parts.stage.backward(second, parts.weights, {}, parts.sums);
   EXPECT_NEAR(parts.loss.loss, whole.loss.loss, std::abs(whole.loss.loss) * tolerance(dtype_));
   EXPECT_EQ(parts.loss.samples, 5);
   EXPECT_LE(difference(parts.flat_sums, whole.flat_sums), 10 * tolerance(dtype_));
@@ -308,19 +312,19 @@ class Recorder final : public Layer {
   using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
   using Layer::Layer;
   const char* kind() const override { return "recorder"; }
-  TensorSpec output(const TensorSpec& input) const override { return input; }
+  TensorSpec output(const TensorSpecs& inputs) const override { return inputs[0]; }
   std::vector<ParameterSpec> parameters() const override { return {}; }
-  at::Tensor forward(const LayerContext&, const at::Tensor& input, const Tensors&,
+  at::Tensor forward(const LayerContext&, at::TensorList inputs, const Tensors&,
                      Tensors&) const override {
-    at::Tensor result = input.clone();
-    input_.emplace(input.getIntrusivePtr());
+    at::Tensor result = inputs[0].clone();
+    input_.emplace(inputs[0].getIntrusivePtr());
     output_.emplace(result.getIntrusivePtr());
     return result;
   }
-  at::Tensor backward_input(const LayerContext&, Tensors&, const Tensors&, const at::Tensor& grad,
-                            bool, Tensors&) const override {
+  Tensors backward_input(const LayerContext&, Tensors&, const Tensors&, const at::Tensor& grad,
+                         bool, Tensors&) const override {
     output_freed_in_backward_ = output_->expired();
-    return grad;
+    return {grad};
   }
   void backward_weight(const LayerContext&, const Tensors&, const Tensors&) const override {}
 
@@ -370,14 +374,14 @@ class Asked final : public Layer {
  public:
   explicit Asked(std::string name) : Layer(std::move(name)) {}
   const char* kind() const override { return "asked"; }
-  TensorSpec output(const TensorSpec& input) const override { return inner_->output(input); }
+  TensorSpec output(const TensorSpecs& inputs) const override { return inner_->output(inputs); }
   std::vector<ParameterSpec> parameters() const override { return inner_->parameters(); }
-  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors& weights,
+  at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
                      Tensors& saved) const override {
-    return inner_->forward(context, input, weights, saved);
+    return inner_->forward(context, inputs, weights, saved);
   }
-  at::Tensor backward_input(const LayerContext& context, Tensors& saved, const Tensors& weights,
-                            const at::Tensor& grad, bool need, Tensors& kept) const override {
+  Tensors backward_input(const LayerContext& context, Tensors& saved, const Tensors& weights,
+                         const at::Tensor& grad, bool need, Tensors& kept) const override {
     needs_.push_back(need);
     return inner_->backward_input(context, saved, weights, grad, need, kept);
   }

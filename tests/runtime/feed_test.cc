@@ -67,6 +67,11 @@ TEST(Feed, StartsInsideAnEpoch) {
   EXPECT_EQ(feed.part_samples(1), 2);
   EXPECT_EQ(feed.part_samples(2), 2);
   EXPECT_EQ(feed.part_samples(3), 1);
+  // Places count within the step's minibatch.
+  EXPECT_EQ(feed.first_place(0), 0);
+  EXPECT_EQ(feed.first_place(1), 3);
+  EXPECT_EQ(feed.first_place(2), 0);
+  EXPECT_EQ(feed.first_place(3), 2);
 }
 
 TEST(Feed, MorePartsThanSamplesLeavesEmptyParts) {

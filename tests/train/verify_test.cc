@@ -113,6 +113,22 @@ TEST(Verify, VerticalSyncAgreesBitForBit) {
   EXPECT_THROW(run(unequal), Error);
 }
 
+// Batch norm: the oracle cuts its minibatches as the run does.
+TEST(Verify, ModelsWithBatchNorm) {
+  for (const auto& [schedule, stages, replicas, microbatches] :
+       {std::tuple{"gpipe", 2, 2, 2}, {"1f1b", 3, 1, 3}, {"pipedream", 3, 1, 1}}) {
+    RunConfig config = config_of(schedule, stages, replicas, microbatches);
+    config.model.name = "vgg11";
+    config.model.options = Value::map();
+    config.model.options.set("width", Value::of(2));
+    config.data.options.set("samples", Value::of(104));
+    config.data.options.set("height", Value::of(8));
+    config.data.options.set("width", Value::of(8));
+    const VerifyResult result = run(config);
+    EXPECT_TRUE(result.equal) << schedule << " " << result.max_relative_difference;
+  }
+}
+
 TEST(Verify, BrokenStashingIsCaughtAtTheFirstLayerThatDiffers) {
   for (int stages = 2; stages <= 3; ++stages) {
     const VerifyResult result = run(config_of("pipedream", stages, 1, 1), Break::kStash);

@@ -21,16 +21,16 @@ class Nothing final : public Layer {
  public:
   using Layer::Layer;
   const char* kind() const override { return "nothing"; }
-  TensorSpec output(const TensorSpec& input) const override { return input; }
+  TensorSpec output(const TensorSpecs& inputs) const override { return inputs[0]; }
   std::vector<ParameterSpec> parameters() const override { return {}; }
-  at::Tensor forward(const LayerContext& /*context*/, const at::Tensor& input,
+  at::Tensor forward(const LayerContext& /*context*/, at::TensorList inputs,
                      const Tensors& /*weights*/, Tensors& /*saved*/) const override {
-    return input;
+    return inputs[0];
   }
-  at::Tensor backward_input(const LayerContext& /*context*/, Tensors& /*saved*/,
-                            const Tensors& /*weights*/, const at::Tensor& grad,
-                            bool need_input_gradient, Tensors& /*kept*/) const override {
-    return need_input_gradient ? grad : at::Tensor();
+  Tensors backward_input(const LayerContext& /*context*/, Tensors& /*saved*/,
+                         const Tensors& /*weights*/, const at::Tensor& grad,
+                         bool need_input_gradient, Tensors& /*kept*/) const override {
+    return need_input_gradient ? Tensors{grad} : Tensors{};
   }
   void backward_weight(const LayerContext& /*context*/, const Tensors& /*kept*/,
                        const Tensors& /*sums*/) const override {}

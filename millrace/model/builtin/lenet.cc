@@ -5,17 +5,6 @@
 #include "millrace/model/model.h"
 
 namespace millrace {
-namespace {
-
-// Appends a layer and returns what it makes of `input`; throws the layer's own error where the
-// image is too small.
-TensorSpec append(Model& model, LayerPtr layer, const TensorSpec& input) {
-  TensorSpec output = layer->output(input);
-  model.layers.push_back(std::move(layer));
-  return output;
-}
-
-}  // namespace
 
 Model lenet(ModelRequest& request) {
   Model model;
@@ -24,19 +13,18 @@ Model lenet(ModelRequest& request) {
   model.target = {{}, at::kLong};
   model.loss = cross_entropy();
 
-  TensorSpec spec = request.input;
   // An input that is no image is conv1's to refuse; any channel count will do for its message.
-  const int64_t channels = spec.sample_shape.size() == 3 ? spec.sample_shape[0] : 1;
-  spec = append(model, conv2d("conv1", channels, 20, 5, 2), spec);
-  spec = append(model, relu("relu1"), spec);
-  spec = append(model, max_pool2d("pool1", 2), spec);
-  spec = append(model, conv2d("conv2", 20, 50, 5, 2), spec);
-  spec = append(model, relu("relu2"), spec);
-  spec = append(model, max_pool2d("pool2", 2), spec);
-  spec = append(model, flatten("flatten"), spec);
-  spec = append(model, linear("fc1", spec.sample_shape[0], 500), spec);
-  spec = append(model, relu("relu3"), spec);
-  append(model, linear("fc2", 500, request.num_classes), spec);
+  const std::vector<int64_t>& shape = request.input.sample_shape;
+  model.append(conv2d("conv1", shape.size() == 3 ? shape[0] : 1, 20, 5, 2));
+  model.append(relu("relu1"));
+  model.append(max_pool2d("pool1", 2));
+  model.append(conv2d("conv2", 20, 50, 5, 2));
+  model.append(relu("relu2"));
+  model.append(max_pool2d("pool2", 2));
+  model.append(flatten("flatten"));
+  model.append(linear("fc1", model.output().sample_shape[0], 500));
+  model.append(relu("relu3"));
+  model.append(linear("fc2", 500, request.num_classes));
   return model;
 }
 

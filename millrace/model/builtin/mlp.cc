@@ -16,13 +16,13 @@ Model mlp(ModelRequest& request) {
   model.input = request.input;
   model.target = {{}, at::kLong};
   model.loss = cross_entropy();
-  model.layers.push_back(flatten("flatten"));
+  model.append(flatten("flatten"));
   int64_t in = request.input.sample_elements();
   for (int64_t i = 1; i <= depth; ++i) {
     const int64_t out = i == depth ? request.num_classes : width;
-    model.layers.push_back(linear(fmt::format("linear{}", i), in, out));
+    model.append(linear(fmt::format("linear{}", i), in, out));
     if (i < depth) {
-      model.layers.push_back(relu(fmt::format("relu{}", i)));
+      model.append(relu(fmt::format("relu{}", i)));
     }
     in = out;
   }

@@ -12,6 +12,15 @@ void refuse_input(const Layer& layer, const std::string& expected, const TensorS
                           expected, to_string(found), advice.empty() ? "" : "; ", advice));
 }
 
+const TensorSpec& one_input(const Layer& layer, const TensorSpecs& inputs) {
+  if (inputs.size() != 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("layer \"{}\" ({}) takes one input, found {}", layer.name(),
+                            layer.kind(), inputs.size()));
+  }
+  return inputs[0];
+}
+
 void expect_float(const Layer& layer, const TensorSpec& input) {
   if (input.dtype != at::kFloat && input.dtype != at::kDouble) {
     refuse_input(layer, "float32 or float64", input);

@@ -19,6 +19,8 @@ using NativeGuard = at::AutoDispatchBelowADInplaceOrView;
 // Error(kInvalidArgument): layer "conv1" (conv2d) expects EXPECTED, found FOUND[; ADVICE]
 [[noreturn]] void refuse_input(const Layer& layer, const std::string& expected,
                                const TensorSpec& found, const std::string& advice = "");
+// The only input of a layer that takes one; another number is refused.
+const TensorSpec& one_input(const Layer& layer, const TensorSpecs& inputs);
 // Refuses what is neither float32 nor float64.
 void expect_float(const Layer& layer, const TensorSpec& input);
 

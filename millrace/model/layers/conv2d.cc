@@ -16,13 +16,15 @@ using internal::NativeGuard;
 
 class Conv2d final : public Layer {
  public:
-  Conv2d(std::string name, int64_t in, int64_t out, int64_t kernel, int64_t padding, int64_t stride)
+  Conv2d(std::string name, int64_t in, int64_t out, int64_t kernel, int64_t padding, int64_t stride,
+         bool bias)
       : Layer(std::move(name)),
         in_(in),
         out_(out),
         kernel_(kernel),
         padding_{padding, padding},
-        stride_{stride, stride} {
+        stride_{stride, stride},
+        bias_(bias) {
     if (in < 1 || out < 1 || kernel < 1 || padding < 0 || stride < 1) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("layer \"{}\" (conv2d): channels, kernel and stride must be at least "
@@ -34,7 +36,8 @@ class Conv2d final : public Layer {
 
   const char* kind() const override { return "conv2d"; }
 
-  TensorSpec output(const TensorSpec& input) const override {
+  TensorSpec output(const TensorSpecs& inputs) const override {
+    const TensorSpec& input = internal::one_input(*this, inputs);
     internal::expect_float(*this, input);
     const std::vector<int64_t>& shape = input.sample_shape;
     const int64_t least = std::max<int64_t>(1, kernel_ - 2 * padding_[0]);
@@ -50,29 +53,34 @@ class Conv2d final : public Layer {
 
   std::vector<ParameterSpec> parameters() const override {
     const double bound = 1.0 / std::sqrt(static_cast<double>(in_ * kernel_ * kernel_));
-    return {{"weight", {out_, in_, kernel_, kernel_}, bound}, {"bias", {out_}, bound}};
+    std::vector<ParameterSpec> specs = {{"weight", {out_, in_, kernel_, kernel_}, bound}};
+    if (bias_) {
+      specs.push_back({"bias", {out_}, bound});
+    }
+    return specs;
   }
 
-  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors& weights,
+  at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
                      Tensors& saved) const override {
     const NativeGuard guard;
     if (context.training) {
-      saved = {input};
+      saved = {inputs[0]};
     }
-    return at::convolution(input, weights[0], weights[1], stride_, padding_, kDilation,
+    return at::convolution(inputs[0], weights[0], bias_ ? weights[1] : at::Tensor(), stride_,
+                           padding_, kDilation,
                            /*transposed=*/false, kOutputPadding, /*groups=*/1);
   }
 
-  at::Tensor backward_input(const LayerContext&, Tensors& saved, const Tensors& weights,
-                            const at::Tensor& grad, bool need_input_gradient,
-                            Tensors& kept) const override {
+  Tensors backward_input(const LayerContext&, Tensors& saved, const Tensors& weights,
+                         const at::Tensor& grad, bool need_input_gradient,
+                         Tensors& kept) const override {
     const NativeGuard guard;
     kept = {std::move(saved[0]), grad};
     saved.clear();
     if (!need_input_gradient) {
       return {};
     }
-    return std::get<0>(differentiate(grad, kept[0], weights[0], {true, false, false}));
+    return {std::get<0>(differentiate(grad, kept[0], weights[0], {true, false, false}))};
   }
 
   void backward_weight(const LayerContext&, const Tensors& kept,
@@ -80,11 +88,13 @@ class Conv2d final : public Layer {
     const NativeGuard guard;
     // The gradient of the weight needs only the weight's shape: its sum will do.
     const auto [unused, weight, bias] =
-        differentiate(kept[1], kept[0], sums[0], {false, true, true});
+        differentiate(kept[1], kept[0], sums[0], {false, true, bias_});
     at::Tensor weight_sum = sums[0];
     weight_sum.add_(weight);
-    at::Tensor bias_sum = sums[1];
-    bias_sum.add_(bias);
+    if (bias_) {
+      at::Tensor bias_sum = sums[1];
+      bias_sum.add_(bias);
+    }
   }
 
  private:
@@ -108,13 +118,14 @@ class Conv2d final : public Layer {
   int64_t kernel_;
   std::array<int64_t, 2> padding_;
   std::array<int64_t, 2> stride_;
+  bool bias_;
 };
 
 }  // namespace
 
 LayerPtr conv2d(std::string name, int64_t in, int64_t out, int64_t kernel, int64_t padding,
-                int64_t stride) {
-  return std::make_unique<Conv2d>(std::move(name), in, out, kernel, padding, stride);
+                int64_t stride, bool bias) {
+  return std::make_unique<Conv2d>(std::move(name), in, out, kernel, padding, stride, bias);
 }
 
 }  // namespace millrace

@@ -25,27 +25,30 @@ class Activation : public WithoutParameters {
  public:
   using WithoutParameters::WithoutParameters;
 
-  TensorSpec output(const TensorSpec& input) const final {
+  TensorSpec output(const TensorSpecs& inputs) const final {
+    const TensorSpec& input = internal::one_input(*this, inputs);
     internal::expect_float(*this, input);
     return input;
   }
 
-  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors&,
+  at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors&,
                      Tensors& saved) const final {
     const NativeGuard guard;
     // Never in place: what this layer gets may be saved elsewhere, or be another rank's.
-    at::Tensor result = apply(input);
+    at::Tensor result = apply(inputs[0]);
     if (context.training) {
       saved = {result};
     }
     return result;
   }
 
-  at::Tensor backward_input(const LayerContext&, Tensors& saved, const Tensors&,
-                            const at::Tensor& grad, bool need_input_gradient,
-                            Tensors&) const final {
+  Tensors backward_input(const LayerContext&, Tensors& saved, const Tensors&,
+                         const at::Tensor& grad, bool need_input_gradient, Tensors&) const final {
     const NativeGuard guard;
-    at::Tensor result = need_input_gradient ? differentiate(saved[0], grad) : at::Tensor();
+    Tensors result;
+    if (need_input_gradient) {
+      result.push_back(differentiate(saved[0], grad));
+    }
     saved.clear();
     return result;
   }
@@ -84,13 +87,15 @@ class Flatten final : public WithoutParameters {
   using WithoutParameters::WithoutParameters;
   const char* kind() const override { return "flatten"; }
 
-  TensorSpec output(const TensorSpec& input) const override {
+  TensorSpec output(const TensorSpecs& inputs) const override {
+    const TensorSpec& input = internal::one_input(*this, inputs);
     return {{input.sample_elements()}, input.dtype};
   }
 
-  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors&,
+  at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors&,
                      Tensors& saved) const override {
     const NativeGuard guard;
+    const at::Tensor& input = inputs[0];
     if (context.training) {
       saved = {internal::shape_only(input)};
     }
@@ -101,13 +106,14 @@ class Flatten final : public WithoutParameters {
     return input.reshape({input.size(0), elements});
   }
 
-  at::Tensor backward_input(const LayerContext&, Tensors& saved, const Tensors&,
-                            const at::Tensor& grad, bool need_input_gradient,
-                            Tensors&) const override {
+  Tensors backward_input(const LayerContext&, Tensors& saved, const Tensors&,
+                         const at::Tensor& grad, bool need_input_gradient,
+                         Tensors&) const override {
     const NativeGuard guard;
-    at::Tensor result = need_input_gradient
-                            ? grad.reshape(internal::with_batch(grad.size(0), saved[0]))
-                            : at::Tensor();
+    Tensors result;
+    if (need_input_gradient) {
+      result.push_back(grad.reshape(internal::with_batch(grad.size(0), saved[0])));
+    }
     saved.clear();
     return result;
   }

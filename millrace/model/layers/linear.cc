@@ -27,7 +27,8 @@ class Linear final : public Layer {
 
   const char* kind() const override { return "linear"; }
 
-  TensorSpec output(const TensorSpec& input) const override {
+  TensorSpec output(const TensorSpecs& inputs) const override {
+    const TensorSpec& input = internal::one_input(*this, inputs);
     internal::expect_float(*this, input);
     if (input.sample_shape != std::vector<int64_t>{in_}) {
       internal::refuse_input(*this, to_string(TensorSpec{{in_}, input.dtype}), input,
@@ -47,22 +48,23 @@ class Linear final : public Layer {
     return specs;
   }
 
-  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors& weights,
+  at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
                      Tensors& saved) const override {
     const NativeGuard guard;
     if (context.training) {
-      saved = {input};
+      saved = {inputs[0]};
     }
-    return bias_ ? at::addmm(weights[1], input, weights[0].t()) : at::mm(input, weights[0].t());
+    return bias_ ? at::addmm(weights[1], inputs[0], weights[0].t())
+                 : at::mm(inputs[0], weights[0].t());
   }
 
-  at::Tensor backward_input(const LayerContext&, Tensors& saved, const Tensors& weights,
-                            const at::Tensor& grad, bool need_input_gradient,
-                            Tensors& kept) const override {
+  Tensors backward_input(const LayerContext&, Tensors& saved, const Tensors& weights,
+                         const at::Tensor& grad, bool need_input_gradient,
+                         Tensors& kept) const override {
     const NativeGuard guard;
     kept = {std::move(saved[0]), grad};
     saved.clear();
-    return need_input_gradient ? at::mm(grad, weights[0]) : at::Tensor();
+    return need_input_gradient ? Tensors{at::mm(grad, weights[0])} : Tensors{};
   }
 
   void backward_weight(const LayerContext&, const Tensors& kept,

@@ -23,7 +23,8 @@ class MaxPool2d final : public Layer {
 
   const char* kind() const override { return "max_pool2d"; }
 
-  TensorSpec output(const TensorSpec& input) const override {
+  TensorSpec output(const TensorSpecs& inputs) const override {
+    const TensorSpec& input = internal::one_input(*this, inputs);
     internal::expect_float(*this, input);
     const std::vector<int64_t>& shape = input.sample_shape;
     if (shape.size() != 3 || shape[1] < size_ || shape[2] < size_) {
@@ -37,10 +38,10 @@ class MaxPool2d final : public Layer {
 
   std::vector<ParameterSpec> parameters() const override { return {}; }
 
-  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors&,
+  at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors&,
                      Tensors& saved) const override {
     const NativeGuard guard;
-    const at::Tensor source = input.contiguous();
+    const at::Tensor source = inputs[0].contiguous();
     const PoolShape shape = shape_of(source);
     const std::vector<int64_t> sizes = {source.size(0), source.size(1), shape.out_height(),
                                         shape.out_width()};
@@ -62,15 +63,16 @@ class MaxPool2d final : public Layer {
     return out;
   }
 
-  at::Tensor backward_input(const LayerContext&, Tensors& saved, const Tensors&,
-                            const at::Tensor& grad, bool need_input_gradient,
-                            Tensors&) const override {
+  Tensors backward_input(const LayerContext&, Tensors& saved, const Tensors&,
+                         const at::Tensor& grad, bool need_input_gradient,
+                         Tensors&) const override {
     const NativeGuard guard;
-    at::Tensor result;
+    Tensors results;
     if (need_input_gradient) {
       const at::Tensor source = grad.contiguous();
       const at::Tensor& where = saved[0];
-      result = at::empty(internal::with_batch(source.size(0), saved[1]), source.options());
+      at::Tensor result =
+          at::empty(internal::with_batch(source.size(0), saved[1]), source.options());
       const PoolShape shape = shape_of(result);
       internal::with_float_type(source.scalar_type(), [&](auto zero) {
         using T = decltype(zero);
@@ -82,9 +84,10 @@ class MaxPool2d final : public Layer {
                                       result.data_ptr<T>());
         }
       });
+      results.push_back(std::move(result));
     }
     saved.clear();
-    return result;
+    return results;
   }
 
   void backward_weight(const LayerContext&, const Tensors&, const Tensors&) const override {}

@@ -25,24 +25,24 @@ class Scale final : public Layer {
   explicit Scale(std::string name, std::function<void()> on_forward = {})
       : Layer(std::move(name)), on_forward_(std::move(on_forward)) {}
   const char* kind() const override { return "scale"; }
-  TensorSpec output(const TensorSpec& input) const override { return input; }
+  TensorSpec output(const TensorSpecs& inputs) const override { return inputs[0]; }
   std::vector<ParameterSpec> parameters() const override { return {{"w", {1}, 0.0, 1.0}}; }
-  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors& weights,
+  at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
                      Tensors& saved) const override {
     if (on_forward_) {
       on_forward_();
     }
     if (context.training) {
-      saved = {input};
+      saved = {inputs[0]};
     }
-    return input.mul(weights[0]);
+    return inputs[0].mul(weights[0]);
   }
-  at::Tensor backward_input(const LayerContext& /*context*/, Tensors& saved, const Tensors& weights,
-                            const at::Tensor& grad, bool need_input_gradient,
-                            Tensors& kept) const override {
+  Tensors backward_input(const LayerContext& /*context*/, Tensors& saved, const Tensors& weights,
+                         const at::Tensor& grad, bool need_input_gradient,
+                         Tensors& kept) const override {
     kept = {saved[0], grad};
     saved.clear();
-    return need_input_gradient ? grad.mul(weights[0]) : at::Tensor();
+    return need_input_gradient ? Tensors{grad.mul(weights[0])} : Tensors{};
   }
   void backward_weight(const LayerContext& /*context*/, const Tensors& kept,
                        const Tensors& sums) const override {
@@ -58,24 +58,24 @@ class Product final : public Layer {
  public:
   using Layer::Layer;
   const char* kind() const override { return "product"; }
-  TensorSpec output(const TensorSpec& input) const override { return input; }
+  TensorSpec output(const TensorSpecs& inputs) const override { return inputs[0]; }
   std::vector<ParameterSpec> parameters() const override {
     return {{"a", {1}, 0.0, 1.0}, {"b", {1}, 0.0, 1.0}};
   }
-  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors& weights,
+  at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
                      Tensors& saved) const override {
     if (context.training) {
-      saved = {input};
+      saved = {inputs[0]};
     }
-    return input.mul(weights[0]).mul(weights[1]);
+    return inputs[0].mul(weights[0]).mul(weights[1]);
   }
-  at::Tensor backward_input(const LayerContext& /*context*/, Tensors& saved, const Tensors& weights,
-                            const at::Tensor& grad, bool need_input_gradient,
-                            Tensors& kept) const override {
+  Tensors backward_input(const LayerContext& /*context*/, Tensors& saved, const Tensors& weights,
+                         const at::Tensor& grad, bool need_input_gradient,
+                         Tensors& kept) const override {
     const at::Tensor gx = grad.mul(saved[0]).sum();
     kept = {gx.mul(weights[1]), gx.mul(weights[0])};
     saved.clear();
-    return need_input_gradient ? grad.mul(weights[0]).mul(weights[1]) : at::Tensor();
+    return need_input_gradient ? Tensors{grad.mul(weights[0]).mul(weights[1])} : Tensors{};
   }
   void backward_weight(const LayerContext& /*context*/, const Tensors& kept,
                        const Tensors& sums) const override {
