@@ -38,8 +38,9 @@ Error at_message(Error error, int rank, const MessageTag& tag) {
 
 std::string to_string(const MessageTag& tag) {
   if (is_border(tag)) {
-    return fmt::format("{} of stage {}, microbatch {}",
-                       to_string(static_cast<ActionKind>(tag.kind)), tag.stage, tag.microbatch);
+    return fmt::format("{} of stage {}, microbatch {}{}",
+                       to_string(static_cast<ActionKind>(tag.kind)), tag.stage, tag.microbatch,
+                       tag.tensor == 0 ? "" : fmt::format(", tensor {}", tag.tensor));
   }
   return fmt::format("message kind {}, stage {}, number {}", tag.kind, tag.stage, tag.microbatch);
 }

@@ -31,6 +31,7 @@ struct MessageTag {
   uint8_t kind = 0;  // ActionKind of the send for stage borders; engines number their own above 100
   int32_t stage = 0;       // of the sender's action
   int64_t microbatch = 0;  // or sequence number
+  int32_t tensor = 0;      // which of those that one action hands over
   bool operator==(const MessageTag&) const = default;
 };
 // "SEND_F of stage 1, microbatch 7"; an engine's own: "message kind 101, stage 0, number 7".

@@ -38,6 +38,7 @@ Error error_of(Body body) {
 
 TEST(MessageTag, TextNamesKindStageAndMicrobatch) {
   EXPECT_EQ(to_string(MessageTag{kSendF, 1, 7}), "SEND_F of stage 1, microbatch 7");
+  EXPECT_EQ(to_string(MessageTag{kSendF, 1, 7, 2}), "SEND_F of stage 1, microbatch 7, tensor 2");
   EXPECT_EQ(to_string(MessageTag{101, 0, 12}), "message kind 101, stage 0, number 12");
 }
 
