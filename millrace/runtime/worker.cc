@@ -14,12 +14,12 @@ namespace {
 struct Slot {
   int64_t microbatch = kNone;
   int64_t samples = 0;
-  bool computed = false;  // B, or I and W, are done
-  bool sent = false;      // the input gradient left for the previous stage
-  at::Tensor input;       // received, or loaded by the first stage
-  at::Tensor output;      // to be sent
-  at::Tensor grad;        // received for the backward
-  at::Tensor grad_in;     // to be sent back
+  bool computed = false;                  // B, or I and W, are done
+  int num_sent_back = 0;                  // stages that got their gradients
+  Tensors inputs;                         // by the stage's inputs(): received, or loaded
+  Tensors outputs;                        // by the stage's outputs(), to be sent
+  std::vector<BorderGradient> gradients;  // received for the backward
+  Tensors input_gradients;                // by inputs(), to be sent back
   Stash stash;
 };
 
@@ -39,73 +39,15 @@ class SlotRing {
     return slot;
   }
 
-  // Frees the slot once nothing of its microbatch is to come.
-  static void release_when_done(Slot& slot) {
-    if (slot.computed && slot.sent) {
+  // Frees the slot once nothing of its microbatch is to come: gradients go to `num_sources` stages.
+  static void release_when_done(Slot& slot, int num_sources) {
+    if (slot.computed && slot.num_sent_back == num_sources) {
       slot = Slot{};
     }
   }
 
  private:
   std::vector<Slot> slots_;
-};
-
-MessageTag tag_of(ActionKind send_kind, int sender_stage, int64_t microbatch) {
-  return {static_cast<uint8_t>(send_kind), sender_stage, microbatch};
-}
-
-// The stage's border to its neighbour. A stage has at most one to each side: Session refuses plans
-// whose stages have more.
-const Border& input_border(const Stage& stage) { return stage.inputs().front(); }
-const Border& output_border(const Stage& stage) { return stage.outputs().front(); }
-
-Fingerprint border_fingerprint(const TensorSpec& spec, int64_t samples) {
-  Fingerprint fingerprint;
-  fingerprint.dtype = 255;
-  if (samples > 0) {
-    fingerprint.dtype = static_cast<uint8_t>(spec.dtype);
-    fingerprint.num_dimensions = static_cast<uint8_t>(spec.sample_shape.size() + 1);
-    fingerprint.sizes[0] = samples;
-    std::copy(spec.sample_shape.begin(), spec.sample_shape.end(), fingerprint.sizes.begin() + 1);
-  }
-  return fingerprint;
-}
-
-// Sends and receives of stage borders, shared by training and evaluation.
-class Neighbours {
- public:
-  Neighbours(Communicator& communicator, Recorder* recorder)
-      : communicator_(communicator), recorder_(recorder) {}
-
-  void send(const Action& action, at::Tensor tensor) {
-    const double start_s = monotonic_s();
-    const Transfer transfer = communicator_.send(
-        action.peer, tag_of(action.kind, action.stage, action.first), std::move(tensor));
-    record(action, start_s, transfer);
-  }
-
-  // `samples` and `spec` say what must arrive: an empty part is an undefined tensor.
-  at::Tensor receive(const Action& action, const TensorSpec& spec, int64_t samples) {
-    const Fingerprint expected = border_fingerprint(spec, samples);
-    const bool is_forward = action.kind == ActionKind::kReceiveForward;
-    const MessageTag tag = tag_of(is_forward ? ActionKind::kSendForward : ActionKind::kSendBackward,
-                                  is_forward ? action.stage - 1 : action.stage + 1, action.first);
-    const double start_s = monotonic_s();
-    Transfer transfer;
-    at::Tensor tensor = communicator_.receive(action.peer, tag, &expected, &transfer);
-    record(action, start_s, transfer);
-    return tensor;
-  }
-
- private:
-  void record(const Action& action, double start_s, const Transfer& transfer) {
-    if (recorder_ != nullptr) {
-      recorder_->add(action, start_s, monotonic_s(), transfer.wait_s, transfer.bytes);
-    }
-  }
-
-  Communicator& communicator_;
-  Recorder* recorder_;
 };
 
 }  // namespace
@@ -115,7 +57,8 @@ class Worker::Training final : public ActionHandler {
   Training(Worker& worker, const TrainSegment& segment)
       : worker_(worker),
         segment_(segment),
-        neighbours_(*worker.communicator_, &worker.recorder_),
+        neighbours_(worker.stage_, worker.borders_, *segment.lowered, *worker.communicator_,
+                    &worker.recorder_),
         // Without a flush a rank has at most as many microbatches in flight as there are ranks,
         // every replicas-th of them.
         slots_(segment.lowered->flush
@@ -134,15 +77,15 @@ class Worker::Training final : public ActionHandler {
 
   void backward(const Action& action) override {
     run_backward(action, [&](Slot& slot) {
-      slot.grad_in = of_input(worker_.stage_.backward(slot.stash, weights(action), gradient(slot),
-                                                      worker_.gradient_views_));
+      slot.input_gradients = worker_.stage_.backward(slot.stash, weights(action), slot.gradients,
+                                                     worker_.gradient_views_);
     });
   }
 
   void input_gradient(const Action& action) override {
     run_backward(action, [&](Slot& slot) {
-      slot.grad_in =
-          of_input(worker_.stage_.backward_input(slot.stash, weights(action), gradient(slot)));
+      slot.input_gradients =
+          worker_.stage_.backward_input(slot.stash, weights(action), slot.gradients);
     });
   }
 
@@ -154,12 +97,14 @@ class Worker::Training final : public ActionHandler {
 
   void send(const Action& action) override {
     Slot& slot = slots_.at(action.first);
-    if (action.kind == ActionKind::kSendForward) {
-      neighbours_.send(action, std::move(slot.output));
-    } else {
-      neighbours_.send(action, std::move(slot.grad_in));
-      slot.sent = true;
-      SlotRing::release_when_done(slot);
+    const bool forward = action.kind == ActionKind::kSendForward;
+    // An empty part made none of them.
+    Tensors& tensors = forward ? slot.outputs : slot.input_gradients;
+    tensors.resize(forward ? worker_.stage_.outputs().size() : worker_.stage_.inputs().size());
+    neighbours_.send(action, tensors);
+    if (!forward) {
+      ++slot.num_sent_back;
+      SlotRing::release_when_done(slot, worker_.borders_.num_sources());
     }
   }
 
@@ -167,10 +112,10 @@ class Worker::Training final : public ActionHandler {
     const int64_t samples = segment_.feed->part_samples(action.first);
     Slot& slot = slots_.at(action.first);
     if (action.kind == ActionKind::kReceiveForward) {
-      slot.input = neighbours_.receive(action, input_border(worker_.stage_).spec, samples);
+      slot.inputs.resize(worker_.stage_.inputs().size());
+      neighbours_.receive_inputs(action, samples, slot.inputs);
     } else {
-      const Border& border = output_border(worker_.stage_);
-      slot.grad = neighbours_.receive(action, border.spec, border.needs_gradient ? samples : 0);
+      neighbours_.receive_gradients(action, samples, slot.gradients);
     }
   }
 
@@ -207,21 +152,6 @@ class Worker::Training final : public ActionHandler {
     return worker_.versions_.read(action.version);
   }
 
-  // The gradient that came for the stage's output; none where the loss is.
-  c10::ArrayRef<BorderGradient> gradient(Slot& slot) {
-    if (worker_.stage_.is_last()) {
-      return {};
-    }
-    gradient_ = {0, std::move(slot.grad)};
-    return gradient_;
-  }
-
-  // The gradient that goes back, undefined where none does.
-  at::Tensor of_input(Tensors gradients) {
-    gradient_.tensor.reset();
-    return std::move(gradients.front());
-  }
-
   void forward_one(const Action& action, int64_t microbatch) {
     const Stage& stage = worker_.stage_;
     Slot& slot = slots_.at(microbatch);
@@ -233,7 +163,8 @@ class Worker::Training final : public ActionHandler {
         batch = segment_.feed->part(microbatch);
       }
       if (stage.takes_data()) {
-        slot.input = std::move(batch.input);
+        slot.inputs.resize(stage.inputs().size());
+        slot.inputs.front() = std::move(batch.input);
       }
       const LayerContext context{
           .training = true,
@@ -241,14 +172,14 @@ class Worker::Training final : public ActionHandler {
           .step = segment_.first_step + microbatch / segment_.lowered->microbatches_per_step,
           .first_place = segment_.feed->first_place(microbatch),
           .buffers = worker_.buffers_};
-      Tensors outputs =
-          stage.forward(context, slot.input, weights(action), batch.target, slot.stash, sums);
+      slot.outputs =
+          stage.forward(context, slot.inputs, weights(action), batch.target, slot.stash, sums);
       worker_.buffer_samples_ += slot.samples;
-      if (!stage.is_last()) {
-        slot.output = std::move(outputs.front());
+      if (stage.is_last()) {
+        slot.outputs.back().reset();  // the model's own output goes nowhere
       }
     }
-    slot.input.reset();
+    slot.inputs.clear();
     if (stage.is_last() && sums.samples > 0) {
       segment_.board->report(microbatch / segment_.lowered->microbatches_per_step,
                              worker_.setup_.replica, sums);
@@ -263,11 +194,10 @@ class Worker::Training final : public ActionHandler {
       Slot& slot = slots_.at(m);
       if (slot.samples > 0) {
         compute(slot);
-        slot.grad.reset();
+        slot.gradients.clear();
       }
       slot.computed = action.kind != ActionKind::kInputGradient;
-      slot.sent = slot.sent || worker_.stage_.takes_data();
-      SlotRing::release_when_done(slot);
+      SlotRing::release_when_done(slot, worker_.borders_.num_sources());
     }
     worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
   }
@@ -299,13 +229,14 @@ class Worker::Training final : public ActionHandler {
   const TrainSegment& segment_;
   Neighbours neighbours_;
   SlotRing slots_;
-  BorderGradient gradient_;
 };
 
 class Worker::Evaluation final : public ActionHandler {
  public:
-  Evaluation(Worker& worker, const Feed& feed)
-      : worker_(worker), feed_(feed), neighbours_(*worker.communicator_, nullptr) {}
+  Evaluation(Worker& worker, const LoweredSchedule& lowered, const Feed& feed)
+      : worker_(worker),
+        feed_(feed),
+        neighbours_(worker.stage_, worker.borders_, lowered, *worker.communicator_, nullptr) {}
 
   const LossSums& sums() const { return sums_; }
 
@@ -314,32 +245,32 @@ class Worker::Evaluation final : public ActionHandler {
   void forward(const Action& action) override {
     const Stage& stage = worker_.stage_;
     const int64_t samples = feed_.part_samples(action.first);
-    output_.reset();
+    inputs_.resize(stage.inputs().size());
+    outputs_.assign(stage.outputs().size(), at::Tensor());
     if (samples > 0) {
       Batch batch;
       if (stage.takes_data() || stage.is_last()) {
         batch = feed_.part(action.first);
       }
       if (stage.takes_data()) {
-        input_ = std::move(batch.input);
+        inputs_.front() = std::move(batch.input);
       }
       Stash stash;
       LossSums sums;
-      Tensors outputs =
-          stage.forward(LayerContext{.training = false, .buffers = worker_.buffers_}, input_,
+      outputs_ =
+          stage.forward(LayerContext{.training = false, .buffers = worker_.buffers_}, inputs_,
                         worker_.versions_.newest_views(), batch.target, stash, sums);
-      output_ = std::move(outputs.front());
       sums_.loss += sums.loss;
       sums_.correct += sums.correct;
       sums_.samples += sums.samples;
     }
-    input_.reset();
+    inputs_.clear();
   }
 
-  void send(const Action& action) override { neighbours_.send(action, std::move(output_)); }
+  void send(const Action& action) override { neighbours_.send(action, outputs_); }
   void receive(const Action& action) override {
-    input_ = neighbours_.receive(action, input_border(worker_.stage_).spec,
-                                 feed_.part_samples(action.first));
+    inputs_.resize(worker_.stage_.inputs().size());
+    neighbours_.receive_inputs(action, feed_.part_samples(action.first), inputs_);
   }
 
   void backward(const Action& action) override { refuse(action); }
@@ -357,8 +288,8 @@ class Worker::Evaluation final : public ActionHandler {
   Worker& worker_;
   const Feed& feed_;
   Neighbours neighbours_;
-  at::Tensor input_;
-  at::Tensor output_;
+  Tensors inputs_;
+  Tensors outputs_;
   LossSums sums_;
 };
 
@@ -376,6 +307,7 @@ Worker::Worker(const WorkerSetup& setup, Communicator& communicator)
     : setup_(setup),
       communicator_(&communicator),
       stage_(*setup.model, setup.layers),
+      borders_(*setup.model, stage_, setup.stage_of_layer),
       versions_(stage_, initial_weights(stage_, setup)),
       optimizer_(setup.optimizer, stage_.flat_elements(), setup.dtype),
       gradient_(stage_.new_flat()),
@@ -398,7 +330,7 @@ int64_t Worker::train(const TrainSegment& segment) {
 }
 
 LossSums Worker::evaluate(const LoweredSchedule& lowered, const Feed& feed) {
-  Evaluation handler(*this, feed);
+  Evaluation handler(*this, lowered, feed);
   interpret(lowered, communicator_->rank(), 1, handler);
   return handler.sums();
 }

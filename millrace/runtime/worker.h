@@ -19,6 +19,7 @@
 #include "millrace/runtime/board.h"
 #include "millrace/runtime/feed.h"
 #include "millrace/runtime/gate.h"
+#include "millrace/runtime/neighbours.h"
 #include "millrace/runtime/optimizer.h"
 #include "millrace/runtime/recorder.h"
 #include "millrace/runtime/versions.h"
@@ -38,8 +39,9 @@ class UpdateObserver {
 };
 
 struct WorkerSetup {
-  const Model* model = nullptr;  // outlives the worker
-  std::vector<int> layers;       // the stage's, by index
+  const Model* model = nullptr;     // outlives the worker
+  std::vector<int> layers;          // the stage's, by index
+  std::vector<int> stage_of_layer;  // of every layer of the model
   int stage = 0;
   int replica = 0;
   std::vector<int> replicas;  // world ranks of this stage
@@ -97,6 +99,7 @@ class Worker {
   WorkerSetup setup_;
   Communicator* communicator_;
   Stage stage_;
+  StageBorders borders_;
   WeightVersions versions_;
   Sgd optimizer_;
   at::Tensor gradient_;  // flat sums

@@ -24,31 +24,6 @@ namespace {
 constexpr int64_t kEvaluationWindow = 16;
 constexpr double kPollS = 0.1;
 
-// Lowering sends one tensor from each stage to the next. What more a stage hands over or takes, or
-// from a stage further back, is refused.
-void check_links(const Model& model, const std::vector<std::vector<int>>& stages) {
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    const Stage stage(model, stages[s]);
-    for (const Border& border : stage.inputs()) {
-      const bool from_data = border.producer == kModelInput;
-      const std::string producer =
-          from_data ? "the data"
-                    : fmt::format("layer \"{}\"",
-                                  model.layers[static_cast<std::size_t>(border.producer)]->name());
-      const bool from_before =
-          s > 0 && std::binary_search(stages[s - 1].begin(), stages[s - 1].end(), border.producer);
-      if (stage.inputs().size() > 1 || (from_data && s > 0) || (!from_data && !from_before)) {
-        throw Error(
-            ErrorCode::kUnsupported,
-            fmt::format("stage {} takes {} tensors, one of them made by {}; offered is one, "
-                        "made by the stage before: cut where a single tensor passes",
-                        s, stage.inputs().size(), producer))
-            .at_stage(static_cast<int>(s));
-      }
-    }
-  }
-}
-
 // Refuses a schedule in which a backward reads other weights than its forward where a layer of that
 // stage cannot do that.
 void check_backward_weights(const Model& model, const std::vector<std::vector<int>>& stages,
@@ -116,7 +91,6 @@ std::vector<std::vector<int>> stage_layers(const Plan& plan, const Model& model)
 
 Session::Session(const SessionSetup& setup)
     : setup_(setup),
-      links_(chain_links(setup.plan.num_stages())),
       world_(std::make_unique<InprocWorld>(setup.plan.workers, setup.timeout_s)),
       communicators_(static_cast<std::size_t>(setup.plan.workers)),
       workers_(static_cast<std::size_t>(setup.plan.workers)) {
@@ -127,7 +101,13 @@ Session::Session(const SessionSetup& setup)
     }
   }
   const std::vector<std::vector<int>> stages = stage_layers(setup.plan, *setup.model);
-  check_links(*setup.model, stages);
+  links_ = stage_links(setup.plan, setup.model->edges());
+  std::vector<int> stage_of_layer(setup.model->layers.size());
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    for (const int layer : stages[s]) {
+      stage_of_layer[static_cast<std::size_t>(layer)] = static_cast<int>(s);
+    }
+  }
   const double origin_s = monotonic_s();
   run([&](int rank) {
     const int stage = setup_.plan.stage_of_rank(rank);
@@ -135,6 +115,7 @@ Session::Session(const SessionSetup& setup)
     WorkerSetup worker;
     worker.model = setup_.model;
     worker.layers = stages[static_cast<std::size_t>(stage)];
+    worker.stage_of_layer = stage_of_layer;
     worker.stage = stage;
     worker.replica =
         static_cast<int>(std::find(replicas.begin(), replicas.end(), rank) - replicas.begin());
