@@ -82,7 +82,7 @@ class Preparation {
   // A plan file says layers and ranks; schedule, rule and microbatches are run.toml's.
   void adopt_plan_file() {
     Plan& plan = job_.plan;
-    check_plan(plan, job_.model.layer_names(), parallel().plan);
+    check_plan(plan, job_.model.layer_names(), {}, parallel().plan);
     if (plan.workers > parallel().workers) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("the plan is for {} workers, but [parallel] workers = {}",

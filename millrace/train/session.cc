@@ -94,7 +94,7 @@ Session::Session(const SessionSetup& setup)
       world_(std::make_unique<InprocWorld>(setup.plan.workers, setup.timeout_s)),
       communicators_(static_cast<std::size_t>(setup.plan.workers)),
       workers_(static_cast<std::size_t>(setup.plan.workers)) {
-  check_plan(setup.plan, setup.model->layer_names());
+  check_plan(setup.plan, setup.model->layer_names(), {});
   for (int rank = 0; rank < setup.plan.workers; ++rank) {
     if (setup.plan.stage_of_rank(rank) >= 0) {
       ranks_.push_back(rank);
