@@ -126,9 +126,11 @@ class Worker::Training final : public ActionHandler {
 
   void forward(const Action& action) override {
     const double start_s = monotonic_s();
+    int64_t samples = 0;
     for (int64_t m = action.first; m <= action.last; ++m) {
-      forward_one(action, m);
+      samples += forward_one(action, m);
     }
+    worker_.finish(action.kind, samples, start_s);
     worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
   }
 
@@ -189,6 +191,7 @@ class Worker::Training final : public ActionHandler {
     } else {
       update(action);
     }
+    worker_.finish(action.kind, 0, start_s);
     const double end_s = monotonic_s();
     worker_.recorder_.add(action, start_s, end_s, 0, 0);
     worker_.recorder_.step_done(end_s, last_step(action) - first_step(action) + 1);
@@ -222,7 +225,8 @@ class Worker::Training final : public ActionHandler {
     return std::move(gradients.front());
   }
 
-  void forward_one(const Action& action, int64_t microbatch) {
+  // Returns the samples of the microbatch.
+  int64_t forward_one(const Action& action, int64_t microbatch) {
     const Stage& stage = worker_.stage_;
     Slot& slot = slots_.at(microbatch);
     slot.samples = segment_.feed->part_samples(microbatch);
@@ -253,14 +257,17 @@ class Worker::Training final : public ActionHandler {
       segment_.board->report(microbatch / segment_.lowered->microbatches_per_step,
                              worker_.setup_.replica, sums);
     }
+    return slot.samples;
   }
 
   // Runs one of B, I, W on every non-empty microbatch of the action and records it.
   template <typename Compute>
   void run_backward(const Action& action, const Compute& compute) {
     const double start_s = monotonic_s();
+    int64_t samples = 0;
     for (int64_t m = action.first; m <= action.last; ++m) {
       Slot& slot = slots_.at(m);
+      samples += slot.samples;
       if (slot.samples > 0) {
         compute(slot);
         slot.grad.reset();
@@ -269,6 +276,7 @@ class Worker::Training final : public ActionHandler {
       slot.sent = slot.sent || worker_.stage_.takes_data();
       SlotRing::release_when_done(slot);
     }
+    worker_.finish(action.kind, samples, start_s);
     worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
   }
 
@@ -312,6 +320,7 @@ class Worker::Evaluation final : public ActionHandler {
   bool enter_step(int64_t /*step*/) override { return true; }
 
   void forward(const Action& action) override {
+    const double start_s = monotonic_s();
     const Stage& stage = worker_.stage_;
     const int64_t samples = feed_.part_samples(action.first);
     output_.reset();
@@ -334,6 +343,7 @@ class Worker::Evaluation final : public ActionHandler {
       sums_.samples += sums.samples;
     }
     input_.reset();
+    worker_.finish(action.kind, samples, start_s);
   }
 
   void send(const Action& action) override { neighbours_.send(action, std::move(output_)); }
@@ -401,6 +411,12 @@ LossSums Worker::evaluate(const LoweredSchedule& lowered, const Feed& feed) {
   Evaluation handler(*this, feed);
   interpret(lowered, communicator_->rank(), 1, handler);
   return handler.sums();
+}
+
+void Worker::finish(ActionKind kind, int64_t samples, double start_s) const {
+  if (setup_.device) {
+    setup_.device->finish(kind, samples, start_s);
+  }
 }
 
 const Stage& Worker::stage() const { return stage_; }
