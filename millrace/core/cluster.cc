@@ -204,18 +204,7 @@ Cluster cluster_from(const Document& document) {
     Reader device_reader = reader.object("device");
     read_device(cluster, device_reader);
   }
-  if (reader.raw("link") != nullptr) {
-    std::set<std::pair<int, int>> seen;
-    for (Reader& item : reader.objects("link")) {
-      const LinkOverride link = link_from(item, cluster.num_devices());
-      if (!seen.insert(std::minmax(link.from, link.to)).second) {
-        throw item.error("", fmt::format("the link between {} and {} stands there twice; one entry "
-                                         "holds for both directions",
-                                         link.from, link.to));
-      }
-      cluster.links.push_back(link);
-    }
-  }
+  cluster.links = links_from(reader, "link", cluster.num_devices());
   reader.finish();
   return cluster;
 }
@@ -255,18 +244,40 @@ Value to_value(const Cluster& cluster) {
   }
   root.set("level", std::move(levels));
   if (!cluster.links.empty()) {
-    Value links = Value::list();
-    for (const LinkOverride& link : cluster.links) {
-      Value item = Value::map();
-      item.set("from", Value::of(link.from));
-      item.set("to", Value::of(link.to));
-      item.set("bandwidth_bytes_per_s", Value::of(to_file(link.bandwidth_bytes_per_s)));
-      item.set("latency_s", Value::of(link.latency_s));
-      links.push(std::move(item));
-    }
-    root.set("link", std::move(links));
+    root.set("link", to_value(cluster.links));
   }
   return root;
+}
+
+std::vector<LinkOverride> links_from(Reader& reader, const char* key, int num_devices) {
+  std::vector<LinkOverride> links;
+  if (reader.raw(key) == nullptr) {
+    return links;
+  }
+  std::set<std::pair<int, int>> seen;
+  for (Reader& item : reader.objects(key)) {
+    const LinkOverride link = link_from(item, num_devices);
+    if (!seen.insert(std::minmax(link.from, link.to)).second) {
+      throw item.error("", fmt::format("the link between {} and {} stands there twice; one entry "
+                                       "holds for both directions",
+                                       link.from, link.to));
+    }
+    links.push_back(link);
+  }
+  return links;
+}
+
+Value to_value(const std::vector<LinkOverride>& links) {
+  Value list = Value::list();
+  for (const LinkOverride& link : links) {
+    Value item = Value::map();
+    item.set("from", Value::of(link.from));
+    item.set("to", Value::of(link.to));
+    item.set("bandwidth_bytes_per_s", Value::of(to_file(link.bandwidth_bytes_per_s)));
+    item.set("latency_s", Value::of(link.latency_s));
+    list.push(std::move(item));
+  }
+  return list;
 }
 
 Cluster free_cluster(int workers) {

@@ -60,6 +60,10 @@ struct Cluster {
 Cluster cluster_from(const Document& document);
 Value to_value(const Cluster& cluster);
 
+// The list of links at `key` of a table whose devices are below `num_devices`; empty when absent.
+std::vector<LinkOverride> links_from(Reader& reader, const char* key, int num_devices);
+Value to_value(const std::vector<LinkOverride>& links);
+
 // `workers` equal devices on one level whose links cost nothing (for closed forms and slots).
 Cluster free_cluster(int workers);
 

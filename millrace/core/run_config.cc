@@ -86,6 +86,18 @@ Config named_from(Reader& root, const char* table) {
   return config;
 }
 
+// The data of an emulated model where none is named; samples cost no memory.
+DataConfig emulated_data(int64_t batch) {
+  constexpr int64_t kSteps = 256;
+  DataConfig config;
+  config.name = "synthetic";
+  config.options.set("samples", Value::of(kSteps * batch));
+  config.options.set("test_samples", Value::of(batch));
+  config.options.set("height", Value::of(1));
+  config.options.set("width", Value::of(16));
+  return config;
+}
+
 std::vector<int> replicas_from(Reader& reader) {
   const Value* value = reader.raw("replicas");
   if (value == nullptr) {
@@ -275,9 +287,7 @@ RunConfig run_config_from(const Document& document) {
   Reader reader(document);
   RunConfig config;
   config.name = run_name(reader, document.file);
-  config.model = named_from<ModelConfig>(reader, "model");
-  config.data = named_from<DataConfig>(reader, "data");
-  // The other two tables may be left out: every key in them has a default.
+  // These tables may be left out: every key in them has a default.
   bool microbatches_given = false;
   if (const Value* parallel = reader.raw("parallel")) {
     Reader table = reader.object("parallel");
@@ -287,6 +297,22 @@ RunConfig run_config_from(const Document& document) {
   if (reader.raw("train") != nullptr) {
     Reader table = reader.object("train");
     config.train = train_from(table);
+  }
+  if (reader.raw("emulate") != nullptr) {
+    Reader table = reader.object("emulate");
+    config.emulate = emulate_config_from(table, config.parallel.workers);
+  }
+  if (!config.emulates_model()) {
+    config.model = named_from<ModelConfig>(reader, "model");
+  } else if (reader.raw("model") != nullptr) {
+    throw reader.error("model", fmt::format("[emulate] makes the model from the profile {}; leave "
+                                            "out one of the two",
+                                            in_quotes(config.emulate->profile)));
+  }
+  if (!config.emulates_model() || reader.raw("data") != nullptr) {
+    config.data = named_from<DataConfig>(reader, "data");
+  } else {
+    config.data = emulated_data(config.train.batch);
   }
   reader.finish();
   settle_batch(config, reader, microbatches_given);
@@ -305,7 +331,9 @@ Value to_value(const RunConfig& config) {
       value.set(key, option);
     }
   };
-  add_named("model", config.model.name, config.model.options);
+  if (!config.emulates_model()) {
+    add_named("model", config.model.name, config.model.options);
+  }
   add_named("data", config.data.name, config.data.options);
 
   const ParallelConfig& parallel = config.parallel;
@@ -350,6 +378,9 @@ Value to_value(const RunConfig& config) {
   t.set("seed", Value::of(static_cast<int64_t>(train.seed)));
   t.set("eval_every_epochs", Value::of(train.eval_every_epochs));
   t.set("checkpoint_every_epochs", Value::of(train.checkpoint_every_epochs));
+  if (config.emulate) {
+    root.set("emulate", to_value(*config.emulate));
+  }
   return root;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "millrace/base/document.h"
+#include "millrace/core/emulate_config.h"
 #include "millrace/core/plan.h"
 
 namespace millrace {
@@ -65,6 +66,9 @@ struct RunConfig {
   DataConfig data;
   ParallelConfig parallel;
   TrainConfig train;
+  std::optional<EmulateConfig> emulate;
+  // Whether the model is made from a profile, and so has no [model].
+  bool emulates_model() const { return emulate && !emulate->profile.empty(); }
   bool operator==(const RunConfig&) const = default;
 };
 

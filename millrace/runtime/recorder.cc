@@ -33,6 +33,32 @@ void Recorder::step_done(double end_s, int64_t num_steps) {
   step_ends_.push_back({end_s - origin_s_, num_steps});
 }
 
+namespace {
+
+double typical_step_s(const std::vector<std::vector<Recorder::StepEnd>>& segments) {
+  constexpr std::size_t kMostUpdates = 8;
+  std::vector<double> step_s;
+  for (const std::vector<Recorder::StepEnd>& ends : segments) {
+    const std::size_t length = std::min(kMostUpdates, (ends.size() + 1) / 2);
+    for (std::size_t first = 0; first + length < ends.size(); ++first) {
+      int64_t num_steps = 0;
+      for (std::size_t i = first + 1; i <= first + length; ++i) {
+        num_steps += ends[i].num_steps;
+      }
+      step_s.push_back((ends[first + length].end_s - ends[first].end_s) /
+                       static_cast<double>(num_steps));
+    }
+  }
+  if (step_s.empty()) {
+    return 0;
+  }
+  const auto middle = step_s.begin() + static_cast<std::ptrdiff_t>(step_s.size() / 2);
+  std::nth_element(step_s.begin(), middle, step_s.end());
+  return *middle;
+}
+
+}  // namespace
+
 Trace join_traces(const std::vector<const Recorder*>& recorders,
                   const std::vector<int64_t>& segment_starts) {
   Trace trace;
@@ -59,25 +85,17 @@ Trace join_traces(const std::vector<const Recorder*>& recorders,
       continue;
     }
     const std::vector<Recorder::StepEnd>& ends = recorder->step_ends();
-    std::vector<double> durations;
-    int64_t done = 0;  // steps before this update
-    for (std::size_t i = 0; i < ends.size(); ++i) {
-      const bool starts_segment =
-          std::find(segment_starts.begin(), segment_starts.end(), done) != segment_starts.end();
-      if (i > 0 && !starts_segment) {
-        durations.push_back((ends[i].end_s - ends[i - 1].end_s) /
-                            static_cast<double>(ends[i].num_steps));
+    std::vector<std::vector<Recorder::StepEnd>> segments;
+    for (const Recorder::StepEnd& end : ends) {
+      const bool starts_segment = std::find(segment_starts.begin(), segment_starts.end(),
+                                            trace.num_steps) != segment_starts.end();
+      if (segments.empty() || starts_segment) {
+        segments.emplace_back();
       }
-      done += ends[i].num_steps;
+      segments.back().push_back(end);
+      trace.num_steps += end.num_steps;
     }
-    trace.num_steps = done;
-    if (!durations.empty()) {
-      const auto middle = durations.begin() + static_cast<std::ptrdiff_t>(durations.size() / 2);
-      std::nth_element(durations.begin(), middle, durations.end());
-      trace.step_s = *middle;
-    } else if (ends.size() == 1) {
-      trace.step_s = trace.window_s;
-    }
+    trace.step_s = ends.size() == 1 ? trace.window_s : typical_step_s(segments);
     break;
   }
   return trace;

@@ -36,9 +36,10 @@ class Recorder {
   std::vector<StepEnd> step_ends_;
 };
 
-// Joins the ranks' records. step_s is the median time between successive step ends of the first
-// stage, over segments of `segment_steps` steps (a gap between segments, such as an evaluation, is
-// not a step).
+// Joins the ranks' records. step_s is the median, over all stretches of up to eight successive
+// updates of the first stage within a segment, of a stretch's seconds a step: without a flush
+// updates come in a rhythm of short and long ones, whose median is no period. `segment_starts`: the
+// steps at which segments begin; what lies between two, such as an evaluation, is no step.
 Trace join_traces(const std::vector<const Recorder*>& recorders,
                   const std::vector<int64_t>& segment_starts);
 

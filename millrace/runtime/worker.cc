@@ -69,9 +69,11 @@ class Worker::Training final : public ActionHandler {
 
   void forward(const Action& action) override {
     const double start_s = monotonic_s();
+    int64_t samples = 0;
     for (int64_t m = action.first; m <= action.last; ++m) {
-      forward_one(action, m);
+      samples += forward_one(action, m);
     }
+    worker_.finish(action.kind, samples, start_s);
     worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
   }
 
@@ -134,6 +136,7 @@ class Worker::Training final : public ActionHandler {
     } else {
       update(action);
     }
+    worker_.finish(action.kind, 0, start_s);
     const double end_s = monotonic_s();
     worker_.recorder_.add(action, start_s, end_s, 0, 0);
     worker_.recorder_.step_done(end_s, last_step(action) - first_step(action) + 1);
@@ -152,7 +155,8 @@ class Worker::Training final : public ActionHandler {
     return worker_.versions_.read(action.version);
   }
 
-  void forward_one(const Action& action, int64_t microbatch) {
+  // Returns the samples of the microbatch.
+  int64_t forward_one(const Action& action, int64_t microbatch) {
     const Stage& stage = worker_.stage_;
     Slot& slot = slots_.at(microbatch);
     slot.samples = segment_.feed->part_samples(microbatch);
@@ -184,14 +188,17 @@ class Worker::Training final : public ActionHandler {
       segment_.board->report(microbatch / segment_.lowered->microbatches_per_step,
                              worker_.setup_.replica, sums);
     }
+    return slot.samples;
   }
 
   // Runs one of B, I, W on every non-empty microbatch of the action and records it.
   template <typename Compute>
   void run_backward(const Action& action, const Compute& compute) {
     const double start_s = monotonic_s();
+    int64_t samples = 0;
     for (int64_t m = action.first; m <= action.last; ++m) {
       Slot& slot = slots_.at(m);
+      samples += slot.samples;
       if (slot.samples > 0) {
         compute(slot);
         slot.gradients.clear();
@@ -199,6 +206,7 @@ class Worker::Training final : public ActionHandler {
       slot.computed = action.kind != ActionKind::kInputGradient;
       SlotRing::release_when_done(slot, worker_.borders_.num_sources());
     }
+    worker_.finish(action.kind, samples, start_s);
     worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
   }
 
@@ -243,6 +251,7 @@ class Worker::Evaluation final : public ActionHandler {
   bool enter_step(int64_t /*step*/) override { return true; }
 
   void forward(const Action& action) override {
+    const double start_s = monotonic_s();
     const Stage& stage = worker_.stage_;
     const int64_t samples = feed_.part_samples(action.first);
     inputs_.resize(stage.inputs().size());
@@ -265,6 +274,7 @@ class Worker::Evaluation final : public ActionHandler {
       sums_.samples += sums.samples;
     }
     inputs_.clear();
+    worker_.finish(action.kind, samples, start_s);
   }
 
   void send(const Action& action) override { neighbours_.send(action, outputs_); }
@@ -333,6 +343,12 @@ LossSums Worker::evaluate(const LoweredSchedule& lowered, const Feed& feed) {
   Evaluation handler(*this, lowered, feed);
   interpret(lowered, communicator_->rank(), 1, handler);
   return handler.sums();
+}
+
+void Worker::finish(ActionKind kind, int64_t samples, double start_s) const {
+  if (setup_.device) {
+    setup_.device->finish(kind, samples, start_s);
+  }
 }
 
 const Stage& Worker::stage() const { return stage_; }

@@ -17,6 +17,7 @@
 #include "millrace/model/model.h"
 #include "millrace/model/stage.h"
 #include "millrace/runtime/board.h"
+#include "millrace/runtime/emulated_device.h"
 #include "millrace/runtime/feed.h"
 #include "millrace/runtime/gate.h"
 #include "millrace/runtime/neighbours.h"
@@ -54,6 +55,7 @@ struct WorkerSetup {
   // Deliberate faults of `verify --break`: an extra division of every gradient by the update's
   // samples.
   bool divide_twice = false;
+  std::optional<EmulatedDevice> device;  // what the rank's actions take the time of
 };
 
 // What a segment of training needs besides the schedule. Pointers outlive the segment; observer may
@@ -96,6 +98,9 @@ class Worker {
  private:
   class Training;
   class Evaluation;
+  // Waits until the action would end on the emulated device, if there is one.
+  void finish(ActionKind kind, int64_t samples, double start_s) const;
+
   WorkerSetup setup_;
   Communicator* communicator_;
   Stage stage_;

@@ -10,6 +10,7 @@
 
 #include "millrace/base/file.h"
 #include "millrace/base/text.h"
+#include "millrace/model/emulated.h"
 #include "millrace/planner/planner.h"
 #include "millrace/profiler/measure_cluster.h"
 #include "millrace/profiler/profile_model.h"
@@ -82,7 +83,7 @@ class Preparation {
   // A plan file says layers and ranks; schedule, rule and microbatches are run.toml's.
   void adopt_plan_file() {
     Plan& plan = job_.plan;
-    check_plan(plan, job_.model.layer_names(), {}, parallel().plan);
+    check_plan(plan, job_.model.layer_names(), job_.model.edges(), parallel().plan);
     if (plan.workers > parallel().workers) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("the plan is for {} workers, but [parallel] workers = {}",
@@ -142,7 +143,40 @@ class Preparation {
     }
   }
 
+  // The cluster of the prediction and, where [emulate] stands, of the run.
   void make_cluster() {
+    const std::optional<EmulateConfig>& emulate = job_.config.emulate;
+    const bool given = parallel().cluster != "auto";
+    if (!given && job_.config.emulates_model()) {
+      job_.cluster = free_cluster(parallel().workers);
+    } else {
+      find_cluster();
+    }
+    if (!emulate) {
+      return;
+    }
+    job_.cluster = emulated_cluster(*emulate, std::move(job_.cluster));
+    if (job_.config.emulates_model()) {
+      // Real actions have a real overhead, which nobody emulates.
+      job_.cluster.action_overhead_s = 0;
+    }
+    job_.emulation = emulation_config(*emulate, job_.cluster, !given);
+    job_.notes.push_back(emulation_note());
+  }
+
+  std::string emulation_note() const {
+    const EmulateConfig& emulate = *job_.config.emulate;
+    std::string text = "emulated devices and links: all times are theirs";
+    if (emulate.time_scale != 1) {
+      text += fmt::format(", and last {:g} times as long here", emulate.time_scale);
+    }
+    if (job_.config.emulates_model()) {
+      text += "; the model stands for the profile's, its losses mean nothing";
+    }
+    return text;
+  }
+
+  void find_cluster() {
     if (parallel().cluster != "auto") {
       job_.cluster = cluster_from(read_document(parallel().cluster));
       if (job_.cluster.num_devices() < parallel().workers) {
@@ -165,6 +199,9 @@ class Preparation {
   }
 
   Profile profile_for(int64_t samples, int busy_ranks) {
+    if (job_.emulation && job_.emulation->profile) {
+      return *job_.emulation->profile;  // times are scaled by samples wherever a profile is used
+    }
     const std::string options = to_json(job_.config.model.options, -1);
     const std::string file = cache_file(
         fmt::format("profile {} {:08x} {} {:08x} {} {} samples {} busy {}", job_.model.name,
@@ -333,11 +370,20 @@ class Preparation {
 
 void load_data_and_model(const RunConfig& config, Job& job) {
   const DataEntry& data = find_dataset(config.data.name);
-  const ModelEntry& model = find_model(config.model.name);
   Document data_options{"[data]", config.data.options};
   Reader data_reader(data_options);
   job.data = data.make(data_reader, config.train.seed);
   data_reader.finish();
+  if (config.emulates_model()) {
+    const Profile profile = profile_from(read_document(config.emulate->profile));
+    TensorSpec input = job.data.train->input();
+    input.dtype = float_dtype(config.train.dtype);
+    job.model = emulated_model(profile, config.emulate->shrink.value_or(default_shrink(profile)),
+                               input, job.data.train->num_classes());
+    check_model(job.model);
+    return;
+  }
+  const ModelEntry& model = find_model(config.model.name);
   Document model_options{"[model]", config.model.options};
   Reader model_reader(model_options);
   ModelRequest request{.options = model_reader,

@@ -16,6 +16,7 @@
 #include "millrace/data/dataset.h"
 #include "millrace/model/model.h"
 #include "millrace/sim/simulate.h"
+#include "millrace/train/emulation.h"
 
 namespace millrace {
 
@@ -44,10 +45,14 @@ struct Job {
   int64_t num_split_replicas = 1;  // a minibatch is cut into microbatches x so many parts
   Simulation predicted;
   std::vector<Alternative> alternatives;
-  std::vector<std::string> notes;  // e.g. that data parallel is predicted to be faster
+  std::vector<std::string> notes;            // e.g. that data parallel is predicted to be faster
+  std::optional<EmulationConfig> emulation;  // of a run on devices that are not there
+
+  const EmulationConfig* emulation_or_null() const { return emulation ? &*emulation : nullptr; }
 };
 
-// Data and model of a configuration, shapes checked (no measuring). dtype from [train].
+// Data and model of a configuration, shapes checked (no measuring). dtype from [train]. With
+// [emulate] profile the model is made from that.
 void load_data_and_model(const RunConfig& config, Job& job);
 
 // The whole preparation. Every refusal comes before the first measurement where it can.

@@ -91,10 +91,15 @@ std::vector<std::vector<int>> stage_layers(const Plan& plan, const Model& model)
 
 Session::Session(const SessionSetup& setup)
     : setup_(setup),
-      world_(std::make_unique<InprocWorld>(setup.plan.workers, setup.timeout_s)),
+      emulation_(setup.emulation == nullptr
+                     ? nullptr
+                     : std::make_unique<Emulation>(*setup.emulation, setup.plan, *setup.model)),
+      world_(std::make_unique<InprocWorld>(
+          setup.plan.workers,
+          emulation_ ? emulation_->timeout_s(setup.timeout_s) : setup.timeout_s)),
       communicators_(static_cast<std::size_t>(setup.plan.workers)),
       workers_(static_cast<std::size_t>(setup.plan.workers)) {
-  check_plan(setup.plan, setup.model->layer_names(), {});
+  check_plan(setup.plan, setup.model->layer_names(), setup.model->edges());
   for (int rank = 0; rank < setup.plan.workers; ++rank) {
     if (setup.plan.stage_of_rank(rank) >= 0) {
       ranks_.push_back(rank);
@@ -131,6 +136,10 @@ Session::Session(const SessionSetup& setup)
     worker.divide_twice = setup_.divide_twice;
     const auto r = static_cast<std::size_t>(rank);
     communicators_[r] = world_->communicator(rank);
+    if (emulation_) {
+      communicators_[r] = emulation_->shape(std::move(communicators_[r]));
+      worker.device = emulation_->device(rank);
+    }
     workers_[r] = std::make_unique<Worker>(worker, *communicators_[r]);
   });
 }
@@ -139,7 +148,14 @@ Session::~Session() = default;
 
 void Session::run(const std::function<void(int)>& work) {
   run_ranks(
-      ranks_, [this](const Error& cause) { world_->abort(cause); }, work);
+      ranks_,
+      [this](const Error& cause) {
+        world_->abort(cause);
+        if (emulation_) {
+          emulation_->abort(cause);
+        }
+      },
+      work);
 }
 
 const Worker& Session::worker(int rank) const {
@@ -352,7 +368,11 @@ Trace Session::trace() const {
   for (const int rank : ranks_) {
     recorders.push_back(&workers_[static_cast<std::size_t>(rank)]->recorder());
   }
-  return join_traces(recorders, segment_starts_);
+  Trace trace = join_traces(recorders, segment_starts_);
+  if (emulation_) {
+    emulation_->unscale(trace);
+  }
+  return trace;
 }
 
 }  // namespace millrace

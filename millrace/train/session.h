@@ -17,6 +17,7 @@
 #include "millrace/data/order.h"
 #include "millrace/model/model.h"
 #include "millrace/runtime/worker.h"
+#include "millrace/train/emulation.h"
 
 namespace millrace {
 
@@ -25,8 +26,9 @@ struct SessionSetup {
   Plan plan;
   std::string policy;  // empty: the schedule's own
   TrainConfig train;
-  double timeout_s = 60;      // deadline of every wait on another rank
-  bool divide_twice = false;  // `verify --break scale`
+  double timeout_s = 60;                       // deadline of every wait on another rank
+  bool divide_twice = false;                   // `verify --break scale`
+  const EmulationConfig* emulation = nullptr;  // null: real devices; read by the constructor only
 };
 
 // One parameter, buffer or optimizer tensor by its lasting name: "conv1.weight",
@@ -65,7 +67,8 @@ class Session {
   // fit.
   bool load(const std::string& name, const at::Tensor& value);
 
-  Trace trace() const;  // of everything trained so far
+  // Of everything trained so far. Of emulated devices, in their own seconds.
+  Trace trace() const;
   const Worker& worker(int rank) const;
 
  private:
@@ -74,6 +77,7 @@ class Session {
 
   SessionSetup setup_;
   std::vector<StageLink> links_;
+  std::unique_ptr<Emulation> emulation_;  // null: real devices
   std::unique_ptr<InprocWorld> world_;
   std::vector<int> ranks_;                                    // used ones
   std::vector<std::unique_ptr<Communicator>> communicators_;  // by rank; null when idle

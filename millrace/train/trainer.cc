@@ -18,9 +18,11 @@ namespace {
 // Speed over a sliding stretch, so that the progress line neither flickers nor lags behind.
 class Speedometer {
  public:
+  // `time_scale`: real seconds of one that is told.
+  explicit Speedometer(double time_scale) : time_scale_(time_scale) {}
   void add(int64_t samples) {
     samples_ += samples;
-    const double now = monotonic_s();
+    const double now = now_s();
     if (now - stretch_start_s_ >= kStretchS) {
       samples_per_s_ = static_cast<double>(samples_) / (now - stretch_start_s_);
       samples_ = 0;
@@ -32,14 +34,17 @@ class Speedometer {
   // Time that was not training (an evaluation, a checkpoint) does not count.
   void restart() {
     samples_ = 0;
-    stretch_start_s_ = monotonic_s();
+    stretch_start_s_ = now_s();
   }
   double samples_per_s() const { return samples_per_s_ > 0 ? samples_per_s_ : early_; }
 
  private:
   static constexpr double kStretchS = 1.0;
+  double now_s() const { return monotonic_s() / time_scale_; }
+
+  double time_scale_;
   int64_t samples_ = 0;
-  double stretch_start_s_ = monotonic_s();
+  double stretch_start_s_ = now_s();
   double samples_per_s_ = 0;
   double early_ = 0;
 };
@@ -54,7 +59,10 @@ class Run {
                   .plan = job.plan,
                   .policy = job.config.parallel.policy,
                   .train = job.config.train,
-                  .timeout_s = job.config.parallel.timeout_s}) {
+                  .timeout_s = job.config.parallel.timeout_s,
+                  .emulation = job.emulation_or_null()}),
+        time_scale_(job.emulation ? job.emulation->time_scale : 1),
+        speed_(time_scale_) {
     const TrainConfig& config = job.config.train;
     total_steps_ = config.epochs * order_.steps_per_epoch();
     if (config.max_steps) {
@@ -86,7 +94,7 @@ class Run {
     result.done.run_dir = options_.run_dir;
     result.done.steps = step_ - first_step;
     result.done.samples = samples_;
-    result.done.train_s = monotonic_s() - start_s;
+    result.done.train_s = (monotonic_s() - start_s) / time_scale_;
     result.done.accuracy = accuracy_;
     result.done.interrupted = stopped();
     return result;
@@ -143,7 +151,9 @@ class Run {
     event.lr = job_.config.train.lr;
     const double samples_left =
         static_cast<double>(total_steps_ - step) * static_cast<double>(job_.config.train.batch);
-    event.time_left_s = event.samples_per_s > 0 ? samples_left / event.samples_per_s : 0;
+    // That a person waits for: real seconds.
+    event.time_left_s =
+        event.samples_per_s > 0 ? samples_left / event.samples_per_s * time_scale_ : 0;
     options_.sink->on_step(event);
     if (!std::isfinite(event.loss) && !warned_) {
       warned_ = true;
@@ -206,6 +216,7 @@ class Run {
   const TrainOptions& options_;
   SampleOrder order_;
   Session session_;
+  double time_scale_;  // of an emulation, whose seconds are told; else 1
   Speedometer speed_;
   int64_t total_steps_ = 0;
   int64_t step_ = 0;

@@ -223,7 +223,8 @@ class Verification {
                      .policy = policy_,
                      .train = job_.config.train,
                      .timeout_s = job_.config.parallel.timeout_s,
-                     .divide_twice = options_.fault == Break::kScale});
+                     .divide_twice = options_.fault == Break::kScale,
+                     .emulation = job_.emulation_or_null()});
     StepHooks hooks;
     hooks.on_step = [this](int64_t /*step*/, const LossSums& sums) { losses_.push_back(sums); };
     const int64_t done =

@@ -31,6 +31,38 @@ TEST(ReadRunConfigTest, TakesTheExamples) {
   EXPECT_EQ(read_run_config("examples/fashion_mnist.toml", {}).model.name, "lenet");
 }
 
+TEST(ReadRunConfigTest, TakesTheEmulatedExample) {
+  const RunConfig config = read_run_config("examples/emulated.toml", {});
+  EXPECT_TRUE(config.emulates_model());
+  EXPECT_EQ(config.model.name, "");
+  EXPECT_EQ(config.data.name, "synthetic");
+}
+
+TEST(ReadRunConfigTest, RefusesWhatCannotBeEmulated) {
+  const auto refused = [](const std::string& setting) {
+    return std::string(
+        caught([&] { read_run_config("examples/emulated.toml", {setting}); }).what());
+  };
+  EXPECT_THAT(refused("emulate.profile=none.json"),
+              HasSubstr("emulate.profile: there is no file `none.json`"));
+  EXPECT_THAT(refused("emulate.profile=examples/cluster.toml"), HasSubstr("examples/cluster.toml"));
+  EXPECT_THAT(refused("emulate.timescale=2"), HasSubstr("did you mean `time_scale`?"));
+  EXPECT_THAT(refused("model.name=lenet"), HasSubstr("leave out one of the two"));
+  // A real model on the devices of a cluster file that are faster than this one.
+  TemporaryFolder folder;
+  const std::string fast = folder.write("fast.toml", R"([device]
+relative_speed = 1.5
+[[level]]
+size = 4
+bandwidth_bytes_per_s = 1e9
+)");
+  const Error error = caught([&] {
+    read_run_config(kRun, {"parallel.cluster=" + fast, "emulate.time_scale=1.2"});
+  });
+  EXPECT_THAT(error.message(), HasSubstr("cannot be faster than it is"));
+  read_run_config(kRun, {"parallel.cluster=" + fast, "emulate.time_scale=1.5"});
+}
+
 TEST(ReadRunConfigTest, TakesPlanAndClusterFiles) {
   TemporaryFolder folder;
   std::string text = read_file(kRun);

@@ -111,6 +111,22 @@ TEST(RunConfigTest, EffectiveConfigsReadBackTheSame) {
     train.seed = static_cast<uint64_t>(draws.bytes());
     train.eval_every_epochs = draws.between(0, 3);
     train.checkpoint_every_epochs = draws.between(0, 3);
+    if (draws.coin()) {
+      EmulateConfig& emulate = config.emulate.emplace();
+      emulate.time_scale = draws.positive();
+      if (draws.coin()) {
+        emulate.profile = draws.name();
+        config.model = {};
+        if (draws.coin()) {
+          emulate.shrink = 1 + draws.zero_or_more();
+        }
+      }
+      if (draws.coin()) {
+        emulate.speeds.assign(draws.coin() ? 1 : static_cast<std::size_t>(parallel.workers),
+                              emulate.time_scale / 2);
+      }
+      emulate.links.push_back({3, 1, draws.positive(), draws.zero_or_more()});
+    }
     expect_round_trip(config, run_config_from);
   }
 }

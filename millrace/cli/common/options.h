@@ -99,7 +99,9 @@ struct DoctorArgs {
 };
 
 struct BenchArgs {
-  std::string what;                 // throughput, overhead, prediction
+  std::string what;                 // throughput, overhead, prediction, emulation
+  std::string config;               // emulation: a run.toml with [emulate]
+  std::vector<std::string> set;     // emulation: settings over it
   std::vector<std::string> models;  // throughput and prediction; default lenet and mlp
   int repeats = 5;
 };

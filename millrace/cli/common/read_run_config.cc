@@ -10,6 +10,7 @@
 #include "millrace/cli/common/catalog.h"
 #include "millrace/core/cluster.h"
 #include "millrace/core/plan.h"
+#include "millrace/core/profile.h"
 #include "millrace/planner/planner.h"
 #include "millrace/rule/rule.h"
 #include "millrace/schedule/policy.h"
@@ -28,7 +29,9 @@ class Checker {
       : document_(document), config_(config) {}
 
   void run() {
-    check_options("model", "models", config_.model.name, config_.model.options);
+    if (!config_.emulates_model()) {
+      check_options("model", "models", config_.model.name, config_.model.options);
+    }
     check_options("data", "datasets", config_.data.name, config_.data.options);
     at("parallel", "rule", [&] { find_rule(parallel().rule); });
     at("parallel", "schedule", [&] { find_schedule(parallel().schedule); });
@@ -36,6 +39,7 @@ class Checker {
       at("parallel", "policy", [&] { find_policy(parallel().policy); });
     }
     check_cluster();
+    check_emulation();
     if (parallel().plan_is_file()) {
       check_plan_file();
     } else {
@@ -148,6 +152,19 @@ class Checker {
                                 "cluster file",
                                 cluster.num_devices(), parallel().cluster, parallel().workers));
       }
+      if (config_.emulate) {
+        emulated_cluster(*config_.emulate, cluster);
+      }
+    });
+  }
+
+  void check_emulation() const {
+    if (!config_.emulates_model()) {
+      return;
+    }
+    at("emulate", "profile", [&] {
+      check_exists(config_.emulate->profile, "");
+      profile_from(read_document(config_.emulate->profile));
     });
   }
 

@@ -48,7 +48,8 @@ int run_bench(const BenchArgs& args, Output& output) {
   };
   const Part parts[] = {{"throughput", bench_throughput},
                         {"overhead", bench_overhead},
-                        {"prediction", bench_prediction}};
+                        {"prediction", bench_prediction},
+                        {"emulation", bench_emulation}};
   if (args.repeats < 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--repeats {}: expected at least 1", args.repeats));
@@ -66,7 +67,7 @@ int run_bench(const BenchArgs& args, Output& output) {
       return 0;
     }
   }
-  const std::vector<std::string> names = {"throughput", "overhead", "prediction"};
+  const std::vector<std::string> names = {"throughput", "overhead", "prediction", "emulation"};
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("no benchmark `{}`; there are {}{}", args.what, join(names, ", "),
                           did_you_mean(args.what, names)));

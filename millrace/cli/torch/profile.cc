@@ -12,6 +12,14 @@ namespace millrace::cli {
 
 int run_profile(const ProfileArgs& args, Output& output) {
   const RunConfig config = read_run_config(args.run.config, args.run.set);
+  if (config.emulates_model()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("this run waits by the profile {} and computes nothing that could be "
+                            "measured; profile a run without it",
+                            config.emulate->profile))
+        .in_file(args.run.config)
+        .at_key("emulate.profile");
+  }
   Job job;
   load_data_and_model(config, job);
   PreparationSink progress(output);

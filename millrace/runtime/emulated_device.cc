@@ -1,0 +1,40 @@
+#include "millrace/runtime/emulated_device.h"
+
+#include "millrace/base/clock.h"
+#include "millrace/transport/pause.h"
+
+namespace millrace {
+namespace {
+
+double seconds_of(const StageSeconds& stage, ActionKind kind, int64_t samples) {
+  const auto count = static_cast<double>(samples);
+  switch (kind) {
+    case ActionKind::kForward:
+      return count * stage.forward_s;
+    case ActionKind::kBackward:
+      return count * (stage.input_gradient_s + stage.weight_gradient_s);
+    case ActionKind::kInputGradient:
+      return count * stage.input_gradient_s;
+    case ActionKind::kWeightGradient:
+      return count * stage.weight_gradient_s;
+    default:
+      MILLRACE_CHECK(kind == ActionKind::kStep, "a device computes and updates");
+      return stage.update_s;
+  }
+}
+
+}  // namespace
+
+EmulatedDevice::EmulatedDevice(const std::optional<StageSeconds>& seconds, double slowdown,
+                               const AbortFlag& abort, double spin_s)
+    : seconds_(seconds), slowdown_(slowdown), abort_(&abort), spin_s_(spin_s) {
+  MILLRACE_CHECK(seconds_ ? slowdown_ > 0 : slowdown_ >= 1,
+                 "a device that computes cannot be faster than it is");
+}
+
+void EmulatedDevice::finish(ActionKind kind, int64_t samples, double start_s) const {
+  const double seconds = seconds_ ? seconds_of(*seconds_, kind, samples) : monotonic_s() - start_s;
+  pause_until(start_s + seconds * slowdown_, *abort_, spin_s_);
+}
+
+}  // namespace millrace

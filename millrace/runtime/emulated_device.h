@@ -1,0 +1,47 @@
+// EmulatedDevice: makes a rank's actions last as long as they would on another device. The worker
+// computes, then calls finish(), which waits for the rest of the emulated time.
+//
+// One wait an action and not one a layer: each wait ends some tens of microseconds late, and a
+// stage of forty layers would be late by forty times that.
+//
+// One object a rank, used from that rank's thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "millrace/core/action.h"
+#include "millrace/transport/mailbox.h"
+
+namespace millrace {
+
+// What a rank's stage costs on a device of relative speed 1: seconds of one sample; `update_s` of
+// one update.
+struct StageSeconds {
+  double forward_s = 0;
+  double input_gradient_s = 0;
+  double weight_gradient_s = 0;
+  double update_s = 0;
+};
+
+class EmulatedDevice {
+ public:
+  // An action lasts `slowdown` (above 0) times its seconds: those of `seconds`, or, where there are
+  // none, those that it took here, and then `slowdown` must be at least 1. `abort` ends waits and
+  // outlives the device; `spin_s` as for pause_until.
+  EmulatedDevice(const std::optional<StageSeconds>& seconds, double slowdown,
+                 const AbortFlag& abort, double spin_s);
+
+  // Waits until the action's end. `kind` is a compute action on `samples` samples in all, or STEP;
+  // `start_s` is monotonic_s() at the action's start. Does not wait when that is past. Throws
+  // kPeerLost after an abort.
+  void finish(ActionKind kind, int64_t samples, double start_s) const;
+
+ private:
+  std::optional<StageSeconds> seconds_;
+  double slowdown_;
+  const AbortFlag* abort_;
+  double spin_s_;
+};
+
+}  // namespace millrace

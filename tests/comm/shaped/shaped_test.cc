@@ -1,0 +1,210 @@
+// Shaped links over the in-process engine. A wait has a lower bound only: how late it ends is the
+// machine's affair.
+#include "millrace/comm/shaped/shaped.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+
+#include <limits>
+
+#include "millrace/base/clock.h"
+#include "millrace/comm/inproc/inproc.h"
+#include "millrace/transport/pause.h"
+#include "tests/transport/threads.h"
+
+namespace millrace {
+namespace {
+
+constexpr double kLongS = 60;
+constexpr MessageTag kForward{4, 0, 0};
+
+// Links of 1000 bytes/s between `size` devices.
+ShapedNetwork slow_network(int size, double latency_s = 0) {
+  ShapedNetwork network;
+  network.cluster = free_cluster(size);
+  network.cluster.levels[0].bandwidth_bytes_per_s = 1000;
+  network.cluster.levels[0].latency_s = latency_s;
+  return network;
+}
+
+// Ranks of one process whose links are shaped.
+class World {
+ public:
+  World(int num_ranks, ShapedNetwork network)
+      : engine_(num_ranks, kLongS), network_(std::move(network)) {
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      members_.push_back(shape_links(engine_.communicator(rank), network_, abort_));
+    }
+  }
+  Communicator& operator[](int rank) { return *members_[static_cast<std::size_t>(rank)]; }
+  InprocWorld& engine() { return engine_; }
+  AbortFlag& abort() { return abort_; }
+
+ private:
+  InprocWorld engine_;
+  ShapedNetwork network_;
+  AbortFlag abort_;
+  std::vector<std::unique_ptr<Communicator>> members_;
+};
+
+TEST(Shaped, AMessageArrivesNoEarlierThanItsLinkAllows) {
+  World world(2, slow_network(2, 0.02));
+  const at::Tensor tensor = at::full({5}, 2.0f);  // 20 bytes: 20 ms on the wire
+  const double start_s = monotonic_s();
+  EXPECT_EQ(world[0].send(1, kForward, tensor).bytes, 20);
+  Transfer transfer{-1, -1};
+  const Fingerprint expected = fingerprint_of(tensor);
+  const at::Tensor received = world[1].receive(0, kForward, &expected, &transfer);
+  EXPECT_GE(monotonic_s(), start_s + 0.04);
+  EXPECT_EQ(received.data_ptr(), tensor.data_ptr());
+  EXPECT_EQ(transfer.bytes, 20);
+  EXPECT_GT(transfer.wait_s, 0);
+  EXPECT_EQ(world.engine().held(1), 0u);
+}
+
+TEST(Shaped, ALinkCarriesOneMessageAtATime) {
+  World world(2, slow_network(2, 0.01));
+  const double start_s = monotonic_s();
+  for (int64_t m = 0; m < 4; ++m) {
+    world[0].send(1, {4, 0, m}, at::full({5}, static_cast<float>(m)));
+  }
+  // Taken in another order, and each only when the ones sent before it have passed.
+  for (const int64_t m : {0, 3, 1, 2}) {
+    const at::Tensor tensor = world[1].receive(0, {4, 0, m}, nullptr, nullptr);
+    EXPECT_GE(monotonic_s(), start_s + 0.02 * static_cast<double>(m + 1) + 0.01) << m;
+    EXPECT_TRUE(at::equal(tensor, at::full({5}, static_cast<float>(m))));
+  }
+}
+
+TEST(Shaped, TimeScaleStretchesLatencyAndBandwidth) {
+  ShapedNetwork network = slow_network(2, 0.01);
+  network.time_scale = 3;
+  World world(2, std::move(network));
+  const double start_s = monotonic_s();
+  world[0].send(1, kForward, at::full({5}, 1.0f));
+  world[1].receive(0, kForward, nullptr, nullptr);
+  EXPECT_GE(monotonic_s(), start_s + 3 * 0.03);
+}
+
+// The link from 0 to 1 is busy for years; neither the sender, nor the way back, nor another pair,
+// nor a message to oneself waits for it.
+TEST(Shaped, ABusyLinkHoldsUpNobodyElse) {
+  ShapedNetwork network = slow_network(3);
+  network.message_bytes = [](int /*from*/, int to, const MessageTag& /*tag*/,
+                             const at::Tensor& /*tensor*/) { return to == 1 ? 1e12 : 0.0; };
+  World world(3, std::move(network));
+  const at::Tensor tensor = at::full({1}, 1.0f);
+  const Transfer sent = world[0].send(1, kForward, tensor);
+  EXPECT_EQ(sent.wait_s, 0);
+  EXPECT_EQ(sent.bytes, 1'000'000'000'000);
+  world[1].send(0, {4, 0, 1}, tensor);
+  world[0].receive(1, {4, 0, 1}, nullptr, nullptr);
+  world[0].send(2, {4, 0, 1}, tensor);
+  world[2].receive(0, {4, 0, 1}, nullptr, nullptr);
+  world[1].send(1, kForward, tensor);
+  Transfer own{-1, -1};
+  world[1].receive(1, kForward, nullptr, &own);
+  EXPECT_EQ(own.bytes, 1'000'000'000'000);
+}
+
+TEST(Shaped, UndefinedTensorsAreMessages) {
+  World world(2, slow_network(2, 0.001));
+  EXPECT_EQ(world[0].send(1, kForward, at::Tensor()).bytes, 0);
+  const Fingerprint nothing = fingerprint_of(at::Tensor());
+  EXPECT_FALSE(world[1].receive(0, kForward, &nothing, nullptr).defined());
+}
+
+TEST(Shaped, AnUnlikeMessageIsToldAsTheEngineTellsIt) {
+  World world(2, slow_network(2));
+  world[0].send(1, kForward, at::full({2}, 1.0f));
+  const Fingerprint expected = fingerprint_of(at::full({3}, 1.0f));
+  try {
+    world[1].receive(0, kForward, &expected, nullptr);
+    ADD_FAILURE() << "took two for three";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.message(), testing::HasSubstr("SEND_F of stage 0, microbatch 0"));
+  }
+}
+
+TEST(Shaped, OnlyOverriddenLinksOfAFreeNetworkTakeTime) {
+  ShapedNetwork network;
+  network.cluster = free_cluster(3);
+  network.cluster.links.push_back({0, 1, 1000, 0.01});
+  World world(3, std::move(network));
+  for (const auto& [from, to] : {std::pair{0, 1}, std::pair{1, 0}}) {
+    const double start_s = monotonic_s();
+    world[from].send(to, kForward, at::full({5}, 1.0f));
+    world[to].receive(from, kForward, nullptr, nullptr);
+    EXPECT_GE(monotonic_s(), start_s + 0.03);
+  }
+  Transfer transfer{-1, -1};
+  world[0].send(2, kForward, at::full({5}, 1.0f));
+  world[2].receive(0, kForward, nullptr, &transfer);
+  EXPECT_EQ(transfer.bytes, 20);
+}
+
+TEST(Shaped, AReductionLastsFromItsLastMemberOn) {
+  constexpr int kRanks = 3;
+  constexpr double kLateS = 0.05;  // the last member
+  ShapedNetwork network = slow_network(kRanks, 0.001);
+  network.reduction_bytes = [](const std::vector<int>& ranks, const at::Tensor& tensor) {
+    EXPECT_EQ(ranks.size(), 3u);
+    return static_cast<double>(tensor.numel());  // a byte an element
+  };
+  const double seconds = network.cluster.all_reduce_s({0, 1, 2}, 30);
+  ASSERT_NEAR(seconds, 4.0 / 3.0 * 0.03 + 4 * 0.001, 1e-12);
+  World world(kRanks, std::move(network));
+  const double start_s = monotonic_s();
+  std::vector<Transfer> transfers(kRanks);
+  const auto errors = run_ranks(kRanks, [&](int rank) {
+    const auto group = world[rank].group({0, 1, 2});
+    EXPECT_EQ(group->member(), rank);
+    group->barrier();
+    if (rank == 2) {
+      pause_until(start_s + kLateS, world.abort());
+    }
+    const double asked_s = monotonic_s();
+    at::Tensor tensor = at::full({30}, static_cast<float>(rank + 1));
+    transfers[static_cast<std::size_t>(rank)] = group->all_reduce_sum(tensor);
+    EXPECT_GE(monotonic_s(), asked_s + seconds);
+    EXPECT_GE(monotonic_s(), start_s + kLateS + seconds);
+    EXPECT_TRUE(at::equal(tensor, at::full({30}, 6.0f)));
+  });
+  EXPECT_EQ(thrown(errors), "");
+  // The last member waits for nobody; what it sends is its share of 30 bytes and not of 120.
+  EXPECT_EQ(transfers[2].wait_s, 0);
+  EXPECT_GT(transfers[0].wait_s, 0);
+  int64_t bytes = 0;
+  for (const Transfer& transfer : transfers) {
+    bytes += transfer.bytes;
+  }
+  EXPECT_NEAR(static_cast<double>(bytes), 2.0 * 2 * 30, 3);
+}
+
+TEST(Shaped, AnAbortEndsEveryWait) {
+  World world(3, slow_network(3, 1e9));
+  const auto errors = run_ranks(3, [&](int rank) {
+    if (rank == 0) {
+      world[0].send(1, kForward, at::full({1}, 1.0f));
+      world[0].abort(Error(ErrorCode::kNoSpace, "disk full").at_rank(0));
+    } else if (rank == 1) {
+      world[1].receive(0, kForward, nullptr, nullptr);
+    } else {
+      at::Tensor tensor = at::full({1}, 1.0f);
+      world[2].group({2})->all_reduce_sum(tensor);  // nobody else: costs nothing
+      world[2].receive(1, kForward, nullptr, nullptr);
+    }
+  });
+  EXPECT_FALSE(errors[0].has_value());
+  for (const std::size_t rank : {1, 2}) {
+    ASSERT_TRUE(errors[rank].has_value());
+    EXPECT_EQ(errors[rank]->code(), ErrorCode::kPeerLost);
+    EXPECT_THAT(errors[rank]->message(), testing::HasSubstr("disk full"));
+  }
+  EXPECT_TRUE(world.abort().raised());
+}
+
+}  // namespace
+}  // namespace millrace

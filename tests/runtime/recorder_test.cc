@@ -1,0 +1,64 @@
+// What joined records say of a step: unbiased where updates come in a rhythm, unmoved by a hiccup.
+#include "millrace/runtime/recorder.h"
+
+#include <gtest/gtest.h>
+
+namespace millrace {
+namespace {
+
+// step_s of a first stage whose updates took `durations`, each of `num_steps` steps.
+Trace joined(const std::vector<double>& durations, int64_t num_steps = 1,
+             const std::vector<int64_t>& segment_starts = {0}) {
+  Recorder recorder(0, 0, 100, 10);
+  double end_s = 100;
+  for (const double duration : durations) {
+    end_s += duration;
+    recorder.step_done(end_s, num_steps);
+  }
+  Recorder last(1, 1, 100, 10);
+  return join_traces({&last, &recorder}, segment_starts);
+}
+
+TEST(JoinTraces, AnEvenStepIsItself) {
+  const Trace trace = joined({1, 1, 1, 1, 1, 1});
+  EXPECT_EQ(trace.num_steps, 6);
+  EXPECT_DOUBLE_EQ(trace.step_s, 1);
+}
+
+TEST(JoinTraces, ARhythmOfShortAndLongStepsHasItsMean) {
+  std::vector<double> durations;
+  for (int i = 0; i < 40; ++i) {
+    durations.push_back(i % 2 == 0 ? 1 : 2);
+  }
+  EXPECT_DOUBLE_EQ(joined(durations).step_s, 1.5);
+}
+
+TEST(JoinTraces, OneLongStepDoesNotCount) {
+  std::vector<double> durations(40, 1.0);
+  durations[20] = 50;
+  EXPECT_DOUBLE_EQ(joined(durations).step_s, 1);
+}
+
+TEST(JoinTraces, AnUpdateOfSeveralStepsIsDividedByThem) {
+  const Trace trace = joined({12, 12, 12, 12}, 3);
+  EXPECT_EQ(trace.num_steps, 12);
+  EXPECT_DOUBLE_EQ(trace.step_s, 4);
+}
+
+// Between the segments, after three updates of two steps each, lay an evaluation.
+TEST(JoinTraces, WhatLiesBetweenSegmentsIsNoStep) {
+  EXPECT_DOUBLE_EQ(joined({2, 2, 2, 1000, 2, 2}, 2, {0, 6}).step_s, 1);
+  EXPECT_GT(joined({2, 2, 2, 1000, 2, 2}, 2, {0}).step_s, 1);
+}
+
+TEST(JoinTraces, OfTooFewUpdatesTheWindowCounts) {
+  EXPECT_EQ(joined({}).step_s, 0);
+  Recorder recorder(0, 0, 100, 10);
+  recorder.add(Action::of(ActionKind::kForward, 0, 0), 101, 102, 0, 0);
+  recorder.step_done(105, 1);
+  EXPECT_DOUBLE_EQ(join_traces({&recorder}, {0}).step_s, 4);
+  EXPECT_EQ(joined({1, 1000, 1}, 1, {0, 1, 2}).step_s, 0) << "every update a segment of its own";
+}
+
+}  // namespace
+}  // namespace millrace
