@@ -260,7 +260,9 @@ class Worker::Training final : public ActionHandler {
     }
     const at::Tensor current = worker_.versions_.newest();
     at::Tensor& target = worker_.versions_.buffer_for(action.version);
-    worker_.optimizer_.update(current, target, worker_.gradient_, samples);
+    worker_.optimizer_->update(
+        current, target, worker_.gradient_,
+        {.samples = samples, .lr = segment_.lr->at(segment_.first_step + step)});
     worker_.versions_.made(action.version);
     if (segment_.observer != nullptr) {
       segment_.observer->after_update(setup.stage, setup.replica, step, worker_.versions_.newest());
@@ -346,7 +348,7 @@ Worker::Worker(const WorkerSetup& setup, Communicator& communicator)
       communicator_(&communicator),
       stage_(*setup.model, setup.first_layer, setup.last_layer),
       versions_(stage_, initial_weights(stage_, setup)),
-      optimizer_(setup.optimizer, stage_.flat_elements(), setup.dtype),
+      optimizer_(make_optimizer(setup.train, flat_layout(stage_, setup.dtype))),
       gradient_(stage_.new_flat()),
       gradient_views_(stage_.views(gradient_)),
       recorder_(communicator.rank(), setup.stage, setup.trace_origin_s, setup.max_trace_events) {
@@ -373,7 +375,7 @@ LossSums Worker::evaluate(const LoweredSchedule& lowered, const Feed& feed) {
 
 const Stage& Worker::stage() const { return stage_; }
 at::Tensor& Worker::weights() { return versions_.newest(); }
-at::Tensor& Worker::velocity() { return optimizer_.velocity(); }
+Optimizer& Worker::optimizer() { return *optimizer_; }
 const Recorder& Worker::recorder() const { return recorder_; }
 int Worker::peak_weight_versions() const { return versions_.peak_live(); }
 

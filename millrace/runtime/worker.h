@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "millrace/comm/communicator.h"
+#include "millrace/core/lr_schedule.h"
 #include "millrace/core/schedule.h"
 #include "millrace/exchange/exchange.h"
 #include "millrace/model/model.h"
@@ -45,7 +46,7 @@ struct WorkerSetup {
   int replica = 0;
   std::vector<int> replicas;  // world ranks of this stage
   std::string rule = "bsp";
-  SgdConfig optimizer;
+  TrainConfig train;  // its optimizer
   uint64_t seed = 1;
   at::ScalarType dtype = at::kFloat;
   double trace_origin_s = 0;
@@ -61,6 +62,8 @@ struct TrainSegment {
   const LoweredSchedule* lowered = nullptr;
   const Feed* feed = nullptr;
   int64_t num_steps = 0;
+  const LrSchedule* lr = nullptr;
+  int64_t first_step = 0;  // updates of the run before the segment, for `lr`
   StepGate* gate = nullptr;
   StepBoard* board = nullptr;
   UpdateObserver* observer = nullptr;
@@ -81,8 +84,8 @@ class Worker {
   LossSums evaluate(const LoweredSchedule& lowered, const Feed& feed);
 
   const Stage& stage() const;
-  at::Tensor& weights();   // newest, flat
-  at::Tensor& velocity();  // flat, undefined without momentum
+  at::Tensor& weights();  // newest, flat
+  Optimizer& optimizer();
   const Recorder& recorder() const;
   int peak_weight_versions() const;
 
@@ -93,7 +96,7 @@ class Worker {
   Communicator* communicator_;
   Stage stage_;
   WeightVersions versions_;
-  Sgd optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   at::Tensor gradient_;  // flat sums
   WeightViews gradient_views_;
   std::unique_ptr<Exchange> exchange_;  // null for a single replica

@@ -127,7 +127,7 @@ Simulation simulate(const SimulationInput& input) {
 }
 
 Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster& cluster,
-                         int64_t batch, const std::string& policy) {
+                         int64_t batch, const std::string& policy, int optimizer_buffers) {
   if (plan.stages.empty() || plan.stages[0].ranks.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "expected a plan of at least one stage with a rank, found none");
@@ -150,7 +150,8 @@ Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster
                         .costs = stage_costs(plan, profile, samples),
                         .cluster = cluster,
                         .rule = plan.rule,
-                        .num_steps = num_steps};
+                        .num_steps = num_steps,
+                        .optimizer_buffers = optimizer_buffers};
   input.link_bytes = link_bytes(plan, profile, links, samples);
   return simulate(input);
 }

@@ -11,8 +11,8 @@
 namespace millrace {
 namespace {
 
-SgdConfig sgd_config(const TrainConfig& config) {
-  return {.lr = config.lr, .momentum = config.momentum, .weight_decay = config.weight_decay};
+LrOfStep or_constant(LrOfStep lr, const TrainConfig& config) {
+  return lr ? std::move(lr) : [rate = config.lr](int64_t /*step*/) { return rate; };
 }
 
 // Copies of all parameters in a flat buffer, in slot order; divided by `divisor`.
@@ -27,9 +27,10 @@ void append_parameters(const Stage& stage, const at::Tensor& flat, double diviso
 
 }  // namespace
 
-WholeBatchOracle::WholeBatchOracle(const Model& model, const TrainConfig& config)
+WholeBatchOracle::WholeBatchOracle(const Model& model, const TrainConfig& config, LrOfStep lr)
     : stage_(model, 0, static_cast<int>(model.layers.size())),
-      optimizer_(sgd_config(config), stage_.flat_elements(), model.input.dtype) {}
+      optimizer_(make_optimizer(config, flat_layout(stage_, model.input.dtype))),
+      lr_(or_constant(std::move(lr), config)) {}
 
 StepFacts WholeBatchOracle::step(const std::vector<at::Tensor>& weights, const Dataset& dataset,
                                  const int64_t* indices, int64_t count) {
@@ -52,14 +53,14 @@ StepFacts WholeBatchOracle::step(const std::vector<at::Tensor>& weights, const D
   facts.loss_sum = loss.loss;
   StageFacts& all = facts.stages[0];
   append_parameters(stage_, sums, static_cast<double>(count), all.gradients);
-  optimizer_.update(flat, flat, sums, static_cast<double>(count));
+  optimizer_->update(flat, flat, sums, {.samples = static_cast<double>(count), .lr = lr_(step_++)});
   append_parameters(stage_, flat, 1.0, all.weights);
   return facts;
 }
 
 DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan, bool vertical_sync,
-                                   const TrainConfig& config)
-    : vertical_sync_(vertical_sync) {
+                                   const TrainConfig& config, LrOfStep lr)
+    : vertical_sync_(vertical_sync), lr_(or_constant(std::move(lr), config)) {
   int64_t ranks_from_here = plan.num_used_ranks();
   int64_t all_rounds = 1;
   for (const PlanStage& stage : plan.stages) {
@@ -68,7 +69,8 @@ DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan, bool ve
   const auto ranges = stage_ranges(plan);
   for (std::size_t s = 0; s < ranges.size(); ++s) {
     Stage stage(model, ranges[s].first, ranges[s].second);
-    Sgd optimizer(sgd_config(config), stage.flat_elements(), model.input.dtype);
+    std::unique_ptr<Optimizer> optimizer =
+        make_optimizer(config, flat_layout(stage, model.input.dtype));
     at::Tensor initial = stage.new_flat();
     stage.initialize(initial, config.seed);
     Part part(std::move(stage), std::move(optimizer));
@@ -104,7 +106,8 @@ void DelayedSgdOracle::update(Part& part, StageFacts& facts) {
   const auto samples = static_cast<double>(part.samples);
   append_parameters(part.stage, sum, samples, facts.gradients);
   at::Tensor next = at::empty_like(part.versions.back());
-  part.optimizer.update(part.versions.back(), next, sum, samples);
+  part.optimizer->update(part.versions.back(), next, sum,
+                         {.samples = samples, .lr = lr_(minibatch_)});
   append_parameters(part.stage, next, 1.0, facts.weights);
   part.versions.push_back(std::move(next));
   part.samples = 0;

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +26,9 @@ struct StageFacts {
   std::vector<at::Tensor> weights;    // after it
 };
 
+// The learning rate of an oracle's step, from 0.
+using LrOfStep = std::function<double(int64_t step)>;
+
 struct StepFacts {
   double loss_sum = 0;
   // Of each stage that updated after this step, which without a flush only those do whose round it
@@ -35,16 +40,19 @@ struct StepFacts {
 // must agree.
 class WholeBatchOracle {
  public:
-  WholeBatchOracle(const Model& model, const TrainConfig& config);
+  // `lr` gives the rate of step k of the oracle, from 0; empty: config.lr always.
+  WholeBatchOracle(const Model& model, const TrainConfig& config, LrOfStep lr = {});
 
-  // One step on these samples, started from `weights` (in model order); momentum is the oracle's
-  // own. The answer has one stage, 0, which holds all.
+  // One step on these samples, started from `weights` (in model order); the optimizer's state is
+  // the oracle's own. The answer has one stage, 0, which holds all.
   StepFacts step(const std::vector<at::Tensor>& weights, const Dataset& dataset,
                  const int64_t* indices, int64_t count);
 
  private:
   Stage stage_;
-  Sgd optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
+  LrOfStep lr_;
+  int64_t step_ = 0;
 };
 
 // Delayed SGD, in closed form. Stage s has r_s of the R_s ranks from it on; minibatch b is number
@@ -57,8 +65,9 @@ class WholeBatchOracle {
 // steps.
 class DelayedSgdOracle {
  public:
+  // `lr` gives the rate of the update whose last minibatch is b; empty: config.lr always.
   DelayedSgdOracle(const Model& model, const Plan& plan, bool vertical_sync,
-                   const TrainConfig& config);
+                   const TrainConfig& config, LrOfStep lr = {});
 
   // Minibatch b, called in order from 0; `last` closes rounds that are not complete.
   StepFacts step(const Dataset& dataset, const int64_t* indices, int64_t count, bool last);
@@ -68,7 +77,7 @@ class DelayedSgdOracle {
     Part(Stage own_stage, Sgd own_optimizer)
         : stage(std::move(own_stage)), optimizer(std::move(own_optimizer)) {}
     Stage stage;
-    Sgd optimizer;
+    std::unique_ptr<Optimizer> optimizer;
     int64_t replicas = 1;
     int64_t warm_up = 0;               // own minibatches of a replica ahead of its first backward
     int64_t round = 1;                 // minibatches an update
@@ -82,6 +91,7 @@ class DelayedSgdOracle {
 
   std::vector<Part> parts_;
   bool vertical_sync_;
+  LrOfStep lr_;
   int64_t minibatch_ = 0;
 };
 

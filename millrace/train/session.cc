@@ -61,9 +61,7 @@ Session::Session(const SessionSetup& setup)
     worker.replicas = replicas;
     std::sort(worker.replicas.begin(), worker.replicas.end());
     worker.rule = setup_.plan.rule;
-    worker.optimizer = {.lr = setup_.train.lr,
-                        .momentum = setup_.train.momentum,
-                        .weight_decay = setup_.train.weight_decay};
+    worker.train = setup_.train;
     worker.seed = setup_.train.seed;
     worker.dtype = setup_.model->input.dtype;
     worker.trace_origin_s = origin_s;
@@ -97,6 +95,7 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   const LoweredSchedule lowered = lower(schedule, plan, schedule.flush ? 1 : num_steps, links_);
   const Feed feed(dataset, order.epoch(epoch), setup_.train.batch, first_step,
                   schedule.num_microbatches, setup_.model->input.dtype);
+  const LrSchedule lr(setup_.train, order.steps_per_epoch());
   StepGate gate(lowered.round_steps);
   StepBoard board([&feed](int64_t step) { return feed.step_samples(step); },
                   static_cast<int>(plan.stages.back().ranks.size()));
@@ -104,6 +103,8 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   segment.lowered = &lowered;
   segment.feed = &feed;
   segment.num_steps = num_steps;
+  segment.lr = &lr;
+  segment.first_step = epoch * order.steps_per_epoch() + first_step;
   segment.gate = &gate;
   segment.board = &board;
   segment.observer = observer;
@@ -191,22 +192,30 @@ LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
 
 namespace {
 
+// Every named tensor of a worker: per parameter its weights, then what the optimizer keeps for it.
+// Tensors that are no parameters (a layer's running statistics) join here.
 template <typename Visit>
 void visit_tensors(Worker& worker, const Visit& visit) {
   const WeightViews weights = worker.stage().views(worker.weights());
-  WeightViews velocities;
-  if (worker.velocity().defined()) {
-    velocities = worker.stage().views(worker.velocity());
+  const Optimizer& optimizer = worker.optimizer();
+  std::vector<WeightViews> states;
+  for (const OptimizerBuffer& buffer : optimizer.state()) {
+    states.push_back(worker.stage().views(buffer.tensor));
   }
   // Slots come layer by layer in stage order, like the views.
   std::size_t slot = 0;
   const std::vector<ParameterSlot>& slots = worker.stage().slots();
   for (std::size_t l = 0; l < weights.size(); ++l) {
     for (std::size_t p = 0; p < weights[l].size(); ++p, ++slot) {
-      const std::string name = slots[slot].layer + "." + slots[slot].parameter;
-      visit(NamedTensor{name, slots[slot].layer, weights[l][p]});
-      if (!velocities.empty()) {
-        visit(NamedTensor{name + "/velocity", slots[slot].layer, velocities[l][p]});
+      const std::string& layer = slots[slot].layer;
+      const std::string name = layer + "." + slots[slot].parameter;
+      visit(NamedTensor{name, layer, weights[l][p]});
+      for (std::size_t i = 0; i < states.size(); ++i) {
+        visit(NamedTensor{name + "/" + optimizer.state()[i].name, layer, states[i][l][p]});
+      }
+      if (optimizer.updates().defined()) {
+        visit(NamedTensor{name + "/updates", layer,
+                          optimizer.updates().select(0, static_cast<int64_t>(slot))});
       }
     }
   }

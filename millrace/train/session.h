@@ -29,7 +29,8 @@ struct SessionSetup {
   bool divide_twice = false;  // `verify --break scale`
 };
 
-// One parameter or optimizer tensor by its lasting name: "conv1.weight", "conv1.weight/velocity".
+// One parameter or optimizer tensor by its lasting name: "conv1.weight", "conv1.weight/velocity",
+// "conv1.weight/updates" (a single float64).
 struct NamedTensor {
   std::string name;
   std::string layer;
@@ -57,7 +58,8 @@ class Session {
   LossSums evaluate(const Dataset& dataset, int64_t batch,
                     const std::function<bool()>& stop_requested = {});
 
-  // All weights (and velocities) in model order, from replica 0 of each stage.
+  // All weights and what the optimizer keeps for each, in model order, from replica 0 of each
+  // stage.
   std::vector<NamedTensor> state();
   // Copies one tensor into every replica; false when no stage knows the name. Shape and dtype must
   // fit.

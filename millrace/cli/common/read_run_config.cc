@@ -9,6 +9,7 @@
 #include "millrace/base/text.h"
 #include "millrace/cli/common/catalog.h"
 #include "millrace/core/cluster.h"
+#include "millrace/core/optimizer_keys.h"
 #include "millrace/core/plan.h"
 #include "millrace/planner/planner.h"
 #include "millrace/rule/rule.h"
@@ -24,8 +25,7 @@ constexpr int kMostRanksTried = 64;
 // The checks that need the registries, each refusal placed where its key stands.
 class Checker {
  public:
-  Checker(const Document& document, const RunConfig& config)
-      : document_(document), config_(config) {}
+  Checker(const Document& document, RunConfig& config) : document_(document), config_(config) {}
 
   void run() {
     check_options("model", "models", config_.model.name, config_.model.options);
@@ -35,6 +35,7 @@ class Checker {
     if (!parallel().policy.empty()) {
       at("parallel", "policy", [&] { find_policy(parallel().policy); });
     }
+    settle_train();
     check_cluster();
     if (parallel().plan_is_file()) {
       check_plan_file();
@@ -78,6 +79,18 @@ class Checker {
 
   [[noreturn]] void unsupported(const std::string& key, const std::string& message) const {
     throw placed(Error(ErrorCode::kUnsupported, message), "parallel", key);
+  }
+
+  void settle_train() {
+    std::vector<OptimizerText> offered;
+    for (const CatalogItem& item : find_kind("optimizers").items) {
+      offered.push_back({item.name, item.facts.front().second});
+    }
+    try {
+      settle_optimizer(config_.train, offered);
+    } catch (const Error& refusal) {
+      throw placed(refusal, "train", refusal.key().value_or("").substr(sizeof("train.") - 1));
+    }
   }
 
   // "depth=8 width=256": the known keys, and by their defaults the kinds of their values.
@@ -212,7 +225,7 @@ class Checker {
   }
 
   const Document& document_;
-  const RunConfig& config_;
+  RunConfig& config_;  // unset keys of the optimizer get their defaults
 };
 
 }  // namespace
