@@ -1,7 +1,6 @@
 #include "millrace/train/trainer.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +8,9 @@
 #include <utility>
 
 #include "millrace/base/clock.h"
+#include "millrace/core/lr_schedule.h"
 #include "millrace/train/checkpoint.h"
+#include "millrace/train/resume.h"
 #include "millrace/train/session.h"
 
 namespace millrace {
@@ -50,16 +51,13 @@ class Run {
       : job_(job),
         options_(options),
         order_(job.data.train->size(), job.config.train.batch, job.config.train.seed),
+        lr_(job.config.train, order_.steps_per_epoch()),
         session_({.model = &job.model,
                   .plan = job.plan,
                   .policy = job.config.parallel.policy,
                   .train = job.config.train,
                   .timeout_s = job.config.parallel.timeout_s}) {
-    const TrainConfig& config = job.config.train;
-    total_steps_ = config.epochs * order_.steps_per_epoch();
-    if (config.max_steps) {
-      total_steps_ = std::min(total_steps_, *config.max_steps);
-    }
+    total_steps_ = total_steps(job.config.train, order_.steps_per_epoch());
   }
 
   TrainResult run() {
@@ -140,7 +138,7 @@ class Run {
     event.loss = sums.loss / static_cast<double>(sums.samples);
     event.samples = sums.samples;
     event.samples_per_s = speed_.samples_per_s();
-    event.lr = job_.config.train.lr;
+    event.lr = lr_.at(step - 1);
     const double samples_left =
         static_cast<double>(total_steps_ - step) * static_cast<double>(job_.config.train.batch);
     event.time_left_s = event.samples_per_s > 0 ? samples_left / event.samples_per_s : 0;
@@ -180,8 +178,8 @@ class Run {
     manifest.samples = job_.data.train->size();
     manifest.seed = job_.config.train.seed;
     manifest.optimizer = job_.config.train.optimizer;
-    const std::string path =
-        save_checkpoint(options_.run_dir + "/checkpoints", manifest, session_.state());
+    const std::string path = save_checkpoint(options_.run_dir + "/checkpoints", manifest,
+                                             session_.state(), job_.config.train.keep_checkpoints);
     saved_at_ = step_;
     options_.sink->on_checkpoint({path, step_});
   }
@@ -205,6 +203,7 @@ class Run {
   const Job& job_;
   const TrainOptions& options_;
   SampleOrder order_;
+  LrSchedule lr_;
   Session session_;
   Speedometer speed_;
   int64_t total_steps_ = 0;
@@ -219,57 +218,6 @@ class Run {
 };
 
 }  // namespace
-
-void check_resume(const CheckpointManifest& checkpoint, const Job& job, const std::string& path) {
-  const auto same = [&](const std::string& what, const auto& saved, const auto& own) {
-    if (saved != own) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("the checkpoint was made with {} = {}, this run has {}; resume with "
-                              "the same, or start a new run",
-                              what, saved, own))
-          .in_file(path);
-    }
-  };
-  same("model", checkpoint.model, job.model.name);
-  same("batch", checkpoint.batch, job.config.train.batch);
-  same("seed", checkpoint.seed, job.config.train.seed);
-  same("training samples", checkpoint.samples, job.data.train->size());
-  same("optimizer", checkpoint.optimizer, job.config.train.optimizer);
-  const auto form = [](const std::string& dtype, const std::vector<int64_t>& shape) {
-    return fmt::format("{} [{}]", dtype, fmt::join(shape, ", "));
-  };
-  std::vector<std::pair<std::string, std::string>> expected;
-  for (const auto& layer : job.model.layers) {
-    for (const ParameterSpec& parameter : layer->parameters()) {
-      const std::string name = layer->name() + "." + parameter.name;
-      expected.push_back({name, form(job.config.train.dtype, parameter.shape)});
-      if (job.config.train.momentum != 0) {
-        expected.push_back({name + "/velocity", expected.back().second});
-      }
-    }
-  }
-  for (const auto& [name, own] : expected) {
-    std::string saved = "nothing";
-    for (const TensorEntry& tensor : checkpoint.tensors) {
-      if (tensor.name == name) {
-        saved = form(tensor.dtype, tensor.shape);
-      }
-    }
-    same(name, saved, own);
-  }
-  same("the number of tensors", checkpoint.tensors.size(), expected.size());
-  const int64_t steps_per_epoch =
-      SampleOrder(job.data.train->size(), job.config.train.batch, 0).steps_per_epoch();
-  if (checkpoint.epoch != checkpoint.step / steps_per_epoch ||
-      checkpoint.step_in_epoch != checkpoint.step % steps_per_epoch) {
-    throw Error(
-        ErrorCode::kBadFile,
-        fmt::format("step {} of epochs of {} steps cannot be step {} of epoch {}; the "
-                    "manifest is damaged, use another checkpoint",
-                    checkpoint.step, steps_per_epoch, checkpoint.step_in_epoch, checkpoint.epoch))
-        .in_file(path);
-  }
-}
 
 TrainResult train(const Job& job, const TrainOptions& options) { return Run(job, options).run(); }
 
