@@ -63,6 +63,7 @@ struct TrainConfig {
   double lr_decay = 0.1;
   double lr_power = 1.0;
   double lr_end = 0.0;
+  std::optional<double> clip_norm;  // most that the norm of the mean gradient may be
   std::string dtype = "float32";
   uint64_t seed = 1;
   int64_t eval_every_epochs = 1;        // 0: only at the end

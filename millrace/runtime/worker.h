@@ -44,9 +44,10 @@ struct WorkerSetup {
   int last_layer = 0;
   int stage = 0;
   int replica = 0;
-  std::vector<int> replicas;  // world ranks of this stage
+  std::vector<int> replicas;    // world ranks of this stage
+  std::vector<int> used_ranks;  // of all stages, ascending; needed for train.clip_norm
   std::string rule = "bsp";
-  TrainConfig train;  // its optimizer
+  TrainConfig train;  // its optimizer and clip_norm
   uint64_t seed = 1;
   at::ScalarType dtype = at::kFloat;
   double trace_origin_s = 0;
@@ -71,7 +72,8 @@ struct TrainSegment {
 
 class Worker {
  public:
-  // Collective over the stage's replicas when there are several (makes their group).
+  // Collective over the stage's replicas when there are several, and over all used ranks when the
+  // gradient is clipped (makes their groups).
   Worker(const WorkerSetup& setup, Communicator& communicator);
   ~Worker();
 
@@ -100,6 +102,7 @@ class Worker {
   at::Tensor gradient_;  // flat sums
   WeightViews gradient_views_;
   std::unique_ptr<Exchange> exchange_;  // null for a single replica
+  std::unique_ptr<Group> norm_group_;   // null without clipping or for a single rank
   Recorder recorder_;
 };
 

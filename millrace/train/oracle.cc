@@ -3,9 +3,11 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
+#include "millrace/runtime/clip.h"
 #include "millrace/train/session.h"
 
 namespace millrace {
@@ -13,6 +15,11 @@ namespace {
 
 LrOfStep or_constant(LrOfStep lr, const TrainConfig& config) {
   return lr ? std::move(lr) : [rate = config.lr](int64_t /*step*/) { return rate; };
+}
+
+double clip_of(const std::optional<double>& clip_norm, const at::Tensor& gradient_sum,
+               double samples) {
+  return clip_norm ? clip_factor(std::sqrt(squared_norm(gradient_sum)) / samples, *clip_norm) : 1.0;
 }
 
 // Copies of all parameters in a flat buffer, in slot order; divided by `divisor`.
@@ -30,6 +37,7 @@ void append_parameters(const Stage& stage, const at::Tensor& flat, double diviso
 WholeBatchOracle::WholeBatchOracle(const Model& model, const TrainConfig& config, LrOfStep lr)
     : stage_(model, 0, static_cast<int>(model.layers.size())),
       optimizer_(make_optimizer(config, flat_layout(stage_, model.input.dtype))),
+      clip_norm_(config.clip_norm),
       lr_(or_constant(std::move(lr), config)) {}
 
 StepFacts WholeBatchOracle::step(const std::vector<at::Tensor>& weights, const Dataset& dataset,
@@ -52,15 +60,21 @@ StepFacts WholeBatchOracle::step(const std::vector<at::Tensor>& weights, const D
   StepFacts facts;
   facts.loss_sum = loss.loss;
   StageFacts& all = facts.stages[0];
-  append_parameters(stage_, sums, static_cast<double>(count), all.gradients);
-  optimizer_->update(flat, flat, sums, {.samples = static_cast<double>(count), .lr = lr_(step_++)});
+  const auto samples = static_cast<double>(count);
+  append_parameters(stage_, sums, samples, all.gradients);
+  const double clip = clip_of(clip_norm_, sums, samples);
+  optimizer_->update(flat, flat, sums, {.samples = samples, .lr = lr_(step_++), .clip = clip});
   append_parameters(stage_, flat, 1.0, all.weights);
   return facts;
 }
 
 DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan, bool vertical_sync,
                                    const TrainConfig& config, LrOfStep lr)
-    : vertical_sync_(vertical_sync), lr_(or_constant(std::move(lr), config)) {
+    : vertical_sync_(vertical_sync),
+      clip_norm_(config.clip_norm),
+      lr_(or_constant(std::move(lr), config)) {
+  MILLRACE_CHECK(!clip_norm_ || plan.num_stages() == 1,
+                 "stages that update at different times have no common norm");
   int64_t ranks_from_here = plan.num_used_ranks();
   int64_t all_rounds = 1;
   for (const PlanStage& stage : plan.stages) {
@@ -106,8 +120,9 @@ void DelayedSgdOracle::update(Part& part, StageFacts& facts) {
   const auto samples = static_cast<double>(part.samples);
   append_parameters(part.stage, sum, samples, facts.gradients);
   at::Tensor next = at::empty_like(part.versions.back());
+  const double clip = clip_of(clip_norm_, sum, samples);
   part.optimizer->update(part.versions.back(), next, sum,
-                         {.samples = samples, .lr = lr_(minibatch_)});
+                         {.samples = samples, .lr = lr_(minibatch_), .clip = clip});
   append_parameters(part.stage, next, 1.0, facts.weights);
   part.versions.push_back(std::move(next));
   part.samples = 0;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +23,7 @@ namespace millrace {
 
 // What an update of one stage did: per parameter, in model order.
 struct StageFacts {
-  std::vector<at::Tensor> gradients;  // of the mean loss over the samples of the update
+  std::vector<at::Tensor> gradients;  // of the mean loss over the samples of the update, unclipped
   std::vector<at::Tensor> weights;    // after it
 };
 
@@ -51,6 +52,7 @@ class WholeBatchOracle {
  private:
   Stage stage_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<double> clip_norm_;
   LrOfStep lr_;
   int64_t step_ = 0;
 };
@@ -91,6 +93,7 @@ class DelayedSgdOracle {
 
   std::vector<Part> parts_;
   bool vertical_sync_;
+  std::optional<double> clip_norm_;
   LrOfStep lr_;
   int64_t minibatch_ = 0;
 };

@@ -257,8 +257,9 @@ class Preparation {
     job_.profile = replicas == 1 && job_.plan.num_used_ranks() == parallel().workers
                        ? whole
                        : profile_for(samples_per_part(replicas), job_.plan.num_used_ranks());
-    job_.predicted = simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch,
-                                   parallel().policy, num_optimizer_buffers());
+    job_.predicted =
+        simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch, parallel().policy,
+                      num_optimizer_buffers(), train().clip_norm.has_value());
     job_.plan.memory.clear();
     for (const RankSimulation& rank : job_.predicted.ranks) {
       job_.plan.memory.push_back(rank.memory);
@@ -374,6 +375,9 @@ std::string describe_optimizer(const TrainConfig& config) {
     if (config.*key.member) {
       keys.push_back(fmt::format("{} {}", key.name, *(config.*key.member)));
     }
+  }
+  if (config.clip_norm) {
+    keys.push_back(fmt::format("clipped at norm {}", *config.clip_norm));
   }
   return keys.empty() ? text : text + "; " + join(keys, ", ");
 }

@@ -60,6 +60,7 @@ Session::Session(const SessionSetup& setup)
         static_cast<int>(std::find(replicas.begin(), replicas.end(), rank) - replicas.begin());
     worker.replicas = replicas;
     std::sort(worker.replicas.begin(), worker.replicas.end());
+    worker.used_ranks = ranks_;
     worker.rule = setup_.plan.rule;
     worker.train = setup_.train;
     worker.seed = setup_.train.seed;
@@ -90,15 +91,17 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
     return 0;
   }
   const Plan& plan = setup_.plan;
+  const bool clips = setup_.train.clip_norm.has_value();
   const Schedule schedule = make_schedule(plan.schedule, schedule_config(plan), setup_.policy);
   validate(schedule, plan, links_);
-  const LoweredSchedule lowered = lower(schedule, plan, schedule.flush ? 1 : num_steps, links_);
+  const LoweredSchedule lowered =
+      lower(schedule, plan, schedule.flush ? 1 : num_steps, links_, clips);
   const Feed feed(dataset, order.epoch(epoch), setup_.train.batch, first_step,
                   schedule.num_microbatches, setup_.model->input.dtype);
   const LrSchedule lr(setup_.train, order.steps_per_epoch());
   StepGate gate(lowered.round_steps);
   StepBoard board([&feed](int64_t step) { return feed.step_samples(step); },
-                  static_cast<int>(plan.stages.back().ranks.size()));
+                  static_cast<int>(plan.stages.back().ranks.size()), clips);
   TrainSegment segment;
   segment.lowered = &lowered;
   segment.feed = &feed;
@@ -130,6 +133,9 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
     while (true) {
       const bool closed = board.closed();
       const std::optional<StepSums> step = board.next(kPollS);
+      if (step && step->gradient_norm && hooks.on_norm) {
+        hooks.on_norm(step->step, *step->gradient_norm);
+      }
       if (step && hooks.on_step) {
         hooks.on_step(step->step, step->sums);
       }

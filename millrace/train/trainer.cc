@@ -109,6 +109,7 @@ class Run {
                                                                          const LossSums& sums) {
       report_step(base + step + 1, base_in_epoch + step + 1, sums);
     };
+    hooks.on_norm = [this](int64_t /*step*/, double norm) { gradient_norm_ = norm; };
     hooks.stop_requested = [this] { return stopped(); };
     const int64_t done =
         session_.train(*job_.data.train, order_, epoch_, step_in_epoch_, wanted, hooks);
@@ -139,6 +140,7 @@ class Run {
     event.samples = sums.samples;
     event.samples_per_s = speed_.samples_per_s();
     event.lr = lr_.at(step - 1);
+    event.gradient_norm = gradient_norm_;
     const double samples_left =
         static_cast<double>(total_steps_ - step) * static_cast<double>(job_.config.train.batch);
     event.time_left_s = event.samples_per_s > 0 ? samples_left / event.samples_per_s : 0;
@@ -211,6 +213,7 @@ class Run {
   int64_t epoch_ = 0;
   int64_t step_in_epoch_ = 0;
   int64_t samples_ = 0;
+  std::optional<double> gradient_norm_;  // of the step that is told next
   int64_t saved_at_ = -1;
   double accuracy_ = 0;
   bool stopped_ = false;

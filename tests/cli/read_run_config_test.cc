@@ -154,6 +154,16 @@ TEST(ReadRunConfigTest, KeysOfTheOptimizerGetTheDefaultsThatItsLineSays) {
   EXPECT_EQ(read_run_config(folder.write("effective.toml", to_toml(to_value(adamw))), {}), adamw);
 }
 
+TEST(ReadRunConfigTest, ClippingOfStagesWithoutAFlushIsRefusedBeforeAnyProfiling) {
+  const std::vector<std::string> settings = {"parallel.schedule=\"pipedream\"",
+                                             "parallel.microbatches=1", "train.clip_norm=1.0"};
+  const Error error = caught([&] { read_run_config(kRun, settings); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(error.key(), "train.clip_norm");
+  EXPECT_THAT(error.message(), HasSubstr("update at different times"));
+  EXPECT_EQ(read_run_config(kRun, {"train.clip_norm=1.0"}).train.clip_norm, 1.0);
+}
+
 TEST(ReadRunConfigTest, TextIsDueWhereADefaultIsText) {
   const Error error =
       caught([] { read_run_config("examples/fashion_mnist.toml", {"data.path=3"}); });

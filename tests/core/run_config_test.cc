@@ -112,6 +112,9 @@ TEST(RunConfigTest, EffectiveConfigsReadBackTheSame) {
       }
     }
     train.warmup_steps = draws.between(0, 9);
+    if (draws.coin()) {
+      train.clip_norm = draws.positive();
+    }
     train.keep_checkpoints = draws.between(0, 9);
     train.lr_schedule = draws.coin() ? "step" : draws.coin() ? "cosine" : "polynomial";
     if (train.lr_schedule == "step") {
@@ -163,6 +166,7 @@ TEST(RunConfigTest, RefusesValuesOutOfRange) {
   expect_refused("", "beta1 = 1", "train.beta1", "less than 1");
   expect_refused("", "beta2 = -0.5", "train.beta2", "0 or more");
   expect_refused("", "epsilon = 0", "train.epsilon", "above 0");
+  expect_refused("", "clip_norm = 0", "train.clip_norm", "above 0");
   expect_refused("", "warmup_steps = -1", "train.warmup_steps", "0 or more");
   expect_refused("", "keep_checkpoints = -1", "train.keep_checkpoints", "0 or more");
   expect_refused("", "seed = -1", "train.seed", "0 or more");

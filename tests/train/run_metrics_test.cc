@@ -78,6 +78,15 @@ TEST_F(MetricsFile, ALossThatIsNotFiniteIsNull) {
   }
 }
 
+TEST_F(MetricsFile, TheNormStandsThereWhereTheGradientIsClipped) {
+  StepEvent event;
+  EXPECT_EQ(to_value(event).find("gradient_norm"), nullptr);
+  event.gradient_norm = 2.5;
+  EXPECT_EQ(to_value(event).find("gradient_norm")->number, 2.5);
+  event.gradient_norm = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(to_value(event).find("gradient_norm")->kind, Value::Kind::kNull);
+}
+
 TEST_F(MetricsFile, RewindKeepsWhatHappenedUpToTheCheckpoint) {
   write_run();
   rewind_metrics(path_, 2);

@@ -42,6 +42,7 @@ class Checker {
     } else {
       at("parallel", "plan", [&] { find_planner(parallel().plan); });
       check_schedule(parallel().stages);
+      check_clipping(parallel().stages);
     }
   }
 
@@ -203,6 +204,21 @@ class Checker {
     return builtin.offers(one) || builtin.make(one).flush;
   }
 
+  // Lowering refuses it too, but after the profiling.
+  void check_clipping(std::optional<int> stages) const {
+    const bool single = parallel().plan == "data-parallel" || parallel().plan == "one";
+    const int most_stages = stages.value_or(single ? 1 : parallel().workers);
+    if (config_.train.clip_norm && most_stages > 1 && !has_flush()) {
+      throw placed(Error(ErrorCode::kUnsupported,
+                         fmt::format("schedule {} has no flush: its stages update at different "
+                                     "times, so the gradient of the whole model, whose norm this "
+                                     "limits, is never there at once; use a schedule with a flush "
+                                     "such as 1f1b, or stages = 1",
+                                     parallel().schedule)),
+                   "train", "clip_norm");
+    }
+  }
+
   void check_plan_file() const {
     at("parallel", "plan", [&] {
       check_exists(parallel().plan, "");
@@ -213,6 +229,7 @@ class Checker {
                                 parallel().plan, plan.workers, parallel().workers, plan.workers));
       }
       check_schedule(plan.num_stages());
+      check_clipping(plan.num_stages());
       std::optional<int64_t> size;
       if (parallel().microbatch_size) {
         size = *parallel().microbatch_size;

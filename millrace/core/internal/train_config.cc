@@ -113,6 +113,9 @@ TrainConfig train_from(Reader& reader) {
   config.batch = reader.count("batch", 1, config.batch);
   read_optimizer(reader, config);
   read_lr(reader, config);
+  if (reader.raw("clip_norm") != nullptr) {
+    config.clip_norm = positive(reader, "clip_norm", "a norm", 1);
+  }
   config.dtype = choice(reader, "dtype", {"float32", "float64"}, config.dtype);
   config.seed = static_cast<uint64_t>(reader.count("seed", 0, 1));
   config.eval_every_epochs = reader.count("eval_every_epochs", 0, config.eval_every_epochs);
@@ -157,6 +160,9 @@ Value to_value(const TrainConfig& config) {
     if (takes_key(keys, key)) {
       table.set(key, Value::of(value));
     }
+  }
+  if (config.clip_norm) {
+    table.set("clip_norm", Value::of(*config.clip_norm));
   }
   table.set("dtype", Value::of(config.dtype));
   table.set("seed", Value::of(static_cast<int64_t>(config.seed)));
