@@ -1,10 +1,14 @@
 #include "millrace/runtime/worker.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 #include "millrace/base/clock.h"
+#include "millrace/runtime/clip.h"
 
 namespace millrace {
 namespace {
@@ -129,6 +133,28 @@ class Worker::Training final : public ActionHandler {
     worker_.recorder_.add(action, start_s, monotonic_s(), transfer.wait_s, transfer.bytes);
   }
 
+  void norm(const Action& action) override {
+    const WorkerSetup& setup = worker_.setup_;
+    const double start_s = monotonic_s();
+    // Replicas hold the same gradient: the first one brings it, the others bring nothing.
+    at::Tensor sum = at::zeros({1}, at::kDouble);
+    if (setup.replica == 0) {
+      *sum.data_ptr<double>() = squared_norm(worker_.gradient_);
+    }
+    Transfer transfer;
+    if (worker_.norm_group_ != nullptr) {
+      transfer = worker_.norm_group_->all_reduce_sum(sum);
+    }
+    const double norm = std::sqrt(*sum.data_ptr<double>()) / update_samples(action);
+    clip_ = clip_factor(norm, setup.train.clip_norm.value());
+    if (setup.stage == 0 && setup.replica == 0) {
+      for (int64_t step = first_step(action); step <= last_step(action); ++step) {
+        segment_.board->report_norm(step, norm);
+      }
+    }
+    worker_.recorder_.add(action, start_s, monotonic_s(), transfer.wait_s, transfer.bytes);
+  }
+
   void step(const Action& action) override {
     const double start_s = monotonic_s();
     if (worker_.exchange_ != nullptr) {
@@ -149,6 +175,14 @@ class Worker::Training final : public ActionHandler {
   }
   int64_t last_step(const Action& action) const {
     return action.last / segment_.lowered->microbatches_per_step;
+  }
+
+  double update_samples(const Action& action) const {
+    int64_t samples = 0;
+    for (int64_t step = first_step(action); step <= last_step(action); ++step) {
+      samples += segment_.feed->step_samples(step);
+    }
+    return static_cast<double>(samples);
   }
 
   const WeightViews& weights(const Action& action) const {
@@ -213,10 +247,7 @@ class Worker::Training final : public ActionHandler {
   void update(const Action& action) {
     const WorkerSetup& setup = worker_.setup_;
     const int64_t step = last_step(action);
-    double samples = 0;
-    for (int64_t each = first_step(action); each <= step; ++each) {
-      samples += static_cast<double>(segment_.feed->step_samples(each));
-    }
+    const double samples = update_samples(action);
     if (setup.divide_twice) {
       worker_.gradient_.div_(samples);
     }
@@ -226,7 +257,9 @@ class Worker::Training final : public ActionHandler {
     }
     const at::Tensor current = worker_.versions_.newest();
     at::Tensor& target = worker_.versions_.buffer_for(action.version);
-    worker_.optimizer_.update(current, target, worker_.gradient_, samples);
+    worker_.optimizer_->update(
+        current, target, worker_.gradient_,
+        {.samples = samples, .lr = segment_.lr->at(segment_.first_step + step), .clip = clip_});
     worker_.versions_.made(action.version);
     if (segment_.observer != nullptr) {
       segment_.observer->after_update(setup.stage, setup.replica, step, worker_.versions_.newest());
@@ -237,6 +270,7 @@ class Worker::Training final : public ActionHandler {
   const TrainSegment& segment_;
   Neighbours neighbours_;
   SlotRing slots_;
+  double clip_ = 1;  // of the update at hand
 };
 
 class Worker::Evaluation final : public ActionHandler {
@@ -287,6 +321,7 @@ class Worker::Evaluation final : public ActionHandler {
   void input_gradient(const Action& action) override { refuse(action); }
   void weight_gradient(const Action& action) override { refuse(action); }
   void reduce(const Action& action) override { refuse(action); }
+  void norm(const Action& action) override { refuse(action); }
   void step(const Action& action) override { refuse(action); }
 
  private:
@@ -319,13 +354,16 @@ Worker::Worker(const WorkerSetup& setup, Communicator& communicator)
       stage_(*setup.model, setup.layers),
       borders_(*setup.model, stage_, setup.stage_of_layer),
       versions_(stage_, initial_weights(stage_, setup)),
-      optimizer_(setup.optimizer, stage_.flat_elements(), setup.dtype),
+      optimizer_(make_optimizer(setup.train, flat_layout(stage_, setup.dtype))),
       gradient_(stage_.new_flat()),
       gradient_views_(stage_.views(gradient_)),
       buffers_(stage_.new_buffers()),
       recorder_(communicator.rank(), setup.stage, setup.trace_origin_s, setup.max_trace_events) {
   if (setup.replicas.size() > 1) {
     exchange_ = make_exchange(setup.rule, setup.replicas, communicator);
+  }
+  if (setup.train.clip_norm && setup.used_ranks.size() > 1) {
+    norm_group_ = communicator.group(setup.used_ranks);
   }
 }
 
@@ -353,7 +391,7 @@ void Worker::finish(ActionKind kind, int64_t samples, double start_s) const {
 
 const Stage& Worker::stage() const { return stage_; }
 at::Tensor& Worker::weights() { return versions_.newest(); }
-at::Tensor& Worker::velocity() { return optimizer_.velocity(); }
+Optimizer& Worker::optimizer() { return *optimizer_; }
 Tensors& Worker::buffers() { return buffers_; }
 int64_t Worker::take_buffer_samples() { return std::exchange(buffer_samples_, 0); }
 const Recorder& Worker::recorder() const { return recorder_; }

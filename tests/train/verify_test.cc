@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "millrace/base/file.h"
+#include "millrace/runtime/optimizer.h"
 
 namespace millrace {
 namespace {
@@ -93,6 +94,30 @@ TEST(Verify, ReplicasWithoutAFlushAgreeWithDelayedSgdBitForBit) {
         EXPECT_TRUE(result.equal) << to_string(update) << " " << steps
                                   << " steps: " << result.max_relative_difference;
         EXPECT_EQ(result.tolerance, 0);
+      }
+    }
+  }
+}
+
+// Steps 3 to 8 of the epoch: in warm-up and past it, with the optimizer's own state.
+TEST(Verify, HoldsForEveryOptimizerAndARateThatChanges) {
+  for (const OptimizerEntry& entry : optimizers()) {
+    for (const std::string schedule : {"1f1b", "pipedream"}) {
+      for (const std::vector<int>& replicas : {std::vector<int>{1, 1}, {2, 1}}) {
+        RunConfig config = replicated(schedule, replicas, 1);
+        config.train.optimizer = entry.name;
+        if (entry.name != "sgd") {
+          config.train.momentum.reset();
+          config.train.lr = 0.002;
+        }
+        config.train.lr_schedule = "cosine";
+        config.train.warmup_steps = 5;
+        if (schedule == "1f1b") {
+          config.train.clip_norm = 0.1;  // below every gradient here
+        }
+        const VerifyResult result = run(config);
+        EXPECT_TRUE(result.equal) << entry.name << " " << schedule << " "
+                                  << result.max_relative_difference;
       }
     }
   }

@@ -191,7 +191,8 @@ class Parser {
     add(Command::kList, "list", "What can be named here: schedules, rules, planners, models, ...",
         "millrace list schedules")
         .positional("KIND", options_.list.kind,
-                    "schedules, policies, rules, planners, models, datasets or engines; "
+                    "schedules, policies, rules, planners, models, datasets, optimizers, "
+                    "lr-schedules or engines; "
                     "default: all",
                     false);
 
@@ -354,7 +355,7 @@ constexpr const char* kOverview =
 Usage: millrace COMMAND [ARGUMENTS]
 
 See and plan, in milliseconds
-  list       what can be named: schedules, rules, planners, models, datasets
+  list       what can be named: schedules, rules, planners, models, datasets, ...
   schedule   the order of work on every rank, drawn and checked
   plan       stages and replicas from a profile and a cluster
   simulate   step time, bubble and memory, predicted
