@@ -20,6 +20,8 @@ namespace {
 // A schedule that takes replicas, for plans that the chosen one cannot run.
 constexpr const char* kFlushSchedule = "1f1b";
 
+constexpr double kSlowestLink = 500;  // bytes a second
+
 struct Candidate {
   const char* title;
   Plan plan;
@@ -118,6 +120,19 @@ void note_what_wins(const std::vector<Candidate>& candidates, std::vector<std::s
   }
 }
 
+// Bandwidths that no link has are a slip of the unit.
+void note_units(const Cluster& cluster, std::vector<std::string>& notes) {
+  for (std::size_t k = 0; k < cluster.levels.size(); ++k) {
+    const double bandwidth = cluster.levels[k].bandwidth_bytes_per_s;
+    if (bandwidth < kSlowestLink) {
+      notes.push_back(fmt::format(
+          "level[{}].bandwidth_bytes_per_s is {} bytes a second; is it in another unit? 1 GB/s is "
+          "1e9, 10 Gbit/s is 1.25e9",
+          k, bandwidth));
+    }
+  }
+}
+
 std::vector<std::string> advice(const std::vector<Candidate>& candidates, const PlanArgs& args,
                                 const Question& question) {
   std::vector<std::string> notes;
@@ -129,11 +144,13 @@ std::vector<std::string> advice(const std::vector<Candidate>& candidates, const 
                     chosen.refusal, kFlushSchedule));
   }
   note_what_wins(candidates, notes);
+  note_units(question.cluster, notes);
   if (const int idle = question.workers - chosen.plan.num_used_ranks(); idle > 0) {
     const bool free = args.planner == "pipedream" && !args.stages && args.replicas.empty();
     notes.push_back(fmt::format("{} of {} workers stay idle{}", idle, question.workers,
                                 free ? ": using them was not found to be faster" : ""));
   }
+  notes.insert(notes.end(), chosen.plan.notes.begin(), chosen.plan.notes.end());
   for (std::size_t rank = 0; rank < chosen.plan.memory.size(); ++rank) {
     const auto total = static_cast<double>(chosen.plan.memory[rank].total());
     if (total > question.cluster.memory_bytes) {
@@ -193,6 +210,10 @@ std::string describe(const std::vector<Candidate>& candidates, const Question& q
                candidate.plan.schedule});
   }
   text += table.str();
+  if (plan.objective_s != plan.minibatch_s) {
+    text += fmt::format("\n{} by planner {}'s own formula\n", format_seconds(plan.objective_s),
+                        plan.planner);
+  }
   for (const std::string& note : notes) {
     text += "\nnote: " + note + "\n";
   }

@@ -307,6 +307,7 @@ Plan plan_from(const Document& document) {
   } catch (const Error& error) {
     throw reader.error("update", error.message());
   }
+  plan.objective_s = reader.quantity("objective_s", 0.0);
   plan.minibatch_s = reader.quantity("minibatch_s", 0.0);
   plan.data_parallel_minibatch_s = reader.quantity("data_parallel_minibatch_s", 0.0);
   plan.one_worker_minibatch_s = reader.quantity("one_worker_minibatch_s", 0.0);
@@ -337,6 +338,9 @@ Plan plan_from(const Document& document) {
                                                plan.workers, plan.memory.size()));
     }
   }
+  if (reader.has("notes")) {
+    plan.notes = reader.texts("notes");
+  }
   // `millrace plan --json` prints these two beside the plan; what it printed can be read back.
   reader.raw("simulated_step_s");
   reader.raw("simulation");
@@ -354,6 +358,7 @@ Value to_value(const Plan& plan) {
   root.set("microbatches", Value::of(plan.microbatches));
   root.set("update", Value::of(to_string(plan.update)));
   root.set("workers", Value::of(plan.workers));
+  root.set("objective_s", Value::of(plan.objective_s));
   root.set("minibatch_s", Value::of(plan.minibatch_s));
   root.set("data_parallel_minibatch_s", Value::of(plan.data_parallel_minibatch_s));
   root.set("one_worker_minibatch_s", Value::of(plan.one_worker_minibatch_s));
@@ -393,6 +398,12 @@ Value to_value(const Plan& plan) {
       memory.push(std::move(item));
     }
     root.set("memory", std::move(memory));
+  }
+  if (!plan.notes.empty()) {
+    Value& notes = root.set("notes", Value::list());
+    for (const std::string& note : plan.notes) {
+      notes.push(Value::of(note));
+    }
   }
   return root;
 }

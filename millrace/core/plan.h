@@ -56,11 +56,14 @@ struct Plan {
   UpdateRule update = UpdateRule::kRound;  // without a flush
   int workers = 1;                         // ranks there are; a plan may leave some idle
   std::vector<PlanStage> stages;
-  // Predictions of the planner's formula, seconds per minibatch; 0 when unknown.
+  // What the planner minimised, by its own formula, and PipeDream's formula for this plan and two
+  // others; seconds per minibatch, 0 when unknown.
+  double objective_s = 0;
   double minibatch_s = 0;
   double data_parallel_minibatch_s = 0;
   double one_worker_minibatch_s = 0;
-  std::vector<MemoryUse> memory;  // one a rank, empty when not predicted
+  std::vector<MemoryUse> memory;   // one a rank, empty when not predicted
+  std::vector<std::string> notes;  // the planner's, on how far its answer holds
 
   int num_stages() const { return static_cast<int>(stages.size()); }
   int num_used_ranks() const;

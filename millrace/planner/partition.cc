@@ -1,218 +1,213 @@
-// Two passes. The first finds the least time T by dynamic programming over suffixes of the chain.
-// The second finds, among the partitions no term of which exceeds T, the one that the tie rule
-// prefers. Ties cannot be broken inside the first pass: a slower suffix on fewer workers may hide
-// behind a slower prefix, so the best whole is not made of best parts. Once T is known, workers and
-// stages simply add up.
+// Three passes. First the least cost of every inner plan (InnerPlans). Then the
+// least time T of the whole: bisection over all floating-point numbers, each
+// asked by a dynamic program over suffixes for the fewest components whose plan
+// has no term above it. Last, among the partitions no term of which exceeds T,
+// the one that the tie rule prefers (preferred_partition). Ties cannot be
+// broken while looking for T: a slower suffix on fewer workers may hide behind
+// a slower prefix, so the best whole is not made of best parts. Once T is
+// known, workers and stages simply add up.
+//
+// With memory, fewest components is still the right thing to keep of a suffix:
+// the fewer workers stand behind a stage, the less it has in flight.
 #include "millrace/planner/internal/partition.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <utility>
 
 #include "millrace/base/error.h"
+#include "millrace/planner/internal/inner_plans.h"
+#include "millrace/planner/internal/preferred.h"
 
 namespace millrace::internal {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNever = PartitionCosts::kNever;
+constexpr int kTooMany = std::numeric_limits<int>::max() / 2;
+constexpr double kMostSteps = 1e9;  // for tables of inner plans, a few seconds
 
-// What is left to place: with a fixed number of stages state k means "k + 1 stages left"; with a
-// free number there is one state, which follows itself and may always end.
-class Shape {
+// Whether some partition has no term above a limit.
+class Reach {
  public:
-  explicit Shape(const ChainProblem& problem)
-      : problem_(problem), free_(!problem.stages.has_value()) {}
+  Reach(const PartitionCosts& costs, InnerPlans& plans) : costs_(costs), plans_(plans) {}
 
-  int num_states() const { return free_ ? 1 : *problem_.stages; }
-  int start() const { return num_states() - 1; }
-  bool may_end(int state) const { return free_ || state == 0; }
-  bool may_go_on(int state) const { return free_ || state > 0; }
-  int next(int state) const { return free_ ? state : state - 1; }
-  // Replica numbers from `least` to `most` that the state's first stage may have.
-  int least(int state) const { return problem_.replicas.empty() ? 1 : given(state); }
-  int most(int state) const { return problem_.replicas.empty() ? problem_.workers : given(state); }
-
- private:
-  int given(int state) const {
-    return problem_.replicas.size() == 1 ? problem_.replicas[0]
-                                         : problem_.replicas[start() - state];
-  }
-
-  const ChainProblem& problem_;
-  const bool free_;
-};
-
-// Sums over layers first..j for every j >= first, added up in layer order as the formula does.
-struct Sums {
-  std::vector<double> compute_s;
-  std::vector<int64_t> parameter_bytes;
-
-  explicit Sums(std::size_t n) : compute_s(n), parameter_bytes(n) {}
-
-  void start_at(int first, const std::vector<ChainLayer>& layers) {
-    double seconds = 0;
-    int64_t bytes = 0;
-    for (std::size_t j = first; j < layers.size(); ++j) {
-      seconds += layers[j].compute_s;
-      bytes += layers[j].parameter_bytes;
-      compute_s[j] = seconds;
-      parameter_bytes[j] = bytes;
+  bool within(double limit) {
+    const Cuts& cuts = costs_.cuts();
+    const int states = costs_.num_states();
+    fewest_.assign(static_cast<std::size_t>(states) * static_cast<std::size_t>(cuts.count()),
+                   kTooMany);
+    at(0, cuts.whole()) = 0;
+    for (int first = cuts.whole() - 1; first >= 0; --first) {
+      for (int last = first + 1; last < cuts.count(); ++last) {
+        if (!cuts.nested(first, last) ||
+            (last < cuts.whole() && costs_.cut(costs_.top(), last) > limit)) {
+          continue;
+        }
+        if (!extend(first, last, limit) && cuts.ordered()) {
+          break;  // no number of components is enough, even less for longer
+                  // groups
+        }
+      }
     }
-  }
-
-  double stage(int j, int replicas, const FlatNetwork& network) const {
-    return stage_s(compute_s[j], parameter_bytes[j], replicas, network);
-  }
-};
-
-// A first stage that ends in layer `last`; `key` is the time of all that comes after: its cut and
-// the best rest.
-struct Ending {
-  int last = 0;
-  double key = 0;
-};
-
-// Endings in order of falling `last` towards the back, keys rising. An ending with a later `last`
-// and no smaller key is dropped: the longer first stage costs no less.
-class Endings {
- public:
-  void add(Ending ending) {
-    while (!entries_.empty() && entries_.back().key >= ending.key) {
-      entries_.pop_back();
-    }
-    entries_.push_back(ending);
-  }
-
-  // min over endings of max(key, stage(last)): one falls where the other rises, so the best is at
-  // the crossing.
-  template <typename Stage>
-  double best(const Stage& stage) const {
-    const auto crossing = std::partition_point(
-        entries_.begin(), entries_.end(), [&](const Ending& e) { return stage(e.last) >= e.key; });
-    double least = kInfinity;
-    if (crossing != entries_.end()) {
-      least = crossing->key;
-    }
-    if (crossing != entries_.begin()) {
-      least = std::min(least, stage(std::prev(crossing)->last));
-    }
-    return least;
+    return at(costs_.start(), 0) <= costs_.size(costs_.top());
   }
 
  private:
-  std::vector<Ending> entries_;
+  int& at(int state, int cut) {
+    return fewest_[static_cast<std::size_t>(cut) * static_cast<std::size_t>(costs_.num_states()) +
+                   static_cast<std::size_t>(state)];
+  }
+
+  // Puts the group before every suffix that begins where it ends. False when no
+  // number of components keeps it within the limit, not even with nothing
+  // behind it.
+  bool extend(int first, int last, double limit) {
+    const int top = costs_.top();
+    bool extended = false;
+    for (int in = costs_.fewest_inner(); in <= costs_.most_inner(top); ++in) {
+      for (int rest = 0; in + rest < costs_.num_states(); ++rest) {
+        const int behind = at(rest, last);
+        const int most = std::min(costs_.most(top, in + rest), costs_.size(top) - behind);
+        const int q = fewest(in, first, last, {costs_.least(in + rest), most}, behind, limit);
+        if (q <= most) {
+          at(in + rest, first) = std::min(at(in + rest, first), q + behind);
+          extended = true;
+        }
+      }
+    }
+    for (int in = costs_.fewest_inner(); !extended && in <= costs_.most_inner(top); ++in) {
+      const int size = costs_.size(top);
+      extended = fewest(in, first, last, {1, size}, 0, limit) <= size;
+    }
+    return extended;
+  }
+
+  // Fewest components, from..to, that keep a group within the limit; more than
+  // `to` when none does.
+  int fewest(int state, int first, int last, std::pair<int, int> from_to, int behind,
+             double limit) {
+    auto [q, to] = from_to;
+    const int top = costs_.top();
+    if (q == 1 && to > 1 && !costs_.with_memory()) {
+      // One component exchanges nothing, and q of them take at least its time
+      // over q. The quotient's rounding is less than the one that is taken off.
+      const double alone = plans_.group(top, state, first, last, 1, behind, 0);
+      if (alone > limit) {
+        q = static_cast<int>(std::min(alone / limit, static_cast<double>(to))) - 1;
+        q = std::max(q, 2);
+      }
+    }
+    while (q <= to && plans_.group(top, state, first, last, q, behind, 0) > limit) {
+      ++q;
+    }
+    return q;
+  }
+
+  const PartitionCosts& costs_;
+  InnerPlans& plans_;
+  std::vector<int> fewest_;
 };
 
-// The least time. best[state][m]: layers i.. on at most m workers, for the present i.
-double least_time(const ChainProblem& problem, const Shape& shape) {
-  const int n = static_cast<int>(problem.layers.size());
-  const int workers = problem.workers;
-  std::vector<std::vector<double>> best(shape.num_states(),
-                                        std::vector<double>(workers + 1, kInfinity));
-  std::vector<std::vector<Endings>> endings(shape.num_states(), std::vector<Endings>(workers + 1));
-  Sums sums(n);
-  for (int i = n - 1; i >= 0; --i) {
-    sums.start_at(i, problem.layers);
-    if (i + 1 < n) {  // `best` still holds row i + 1: a first stage may now end in layer i
-      const double cut = cut_s(problem.layers[i].output_bytes, problem.network);
-      for (int k = 0; k < shape.num_states(); ++k) {
-        for (int m = 1; m <= workers; ++m) {
-          if (best[k][m] < kInfinity) {
-            endings[k][m].add({i, std::max(best[k][m], cut)});
-          }
-        }
-      }
-    }
-    for (int k = 0; k < shape.num_states(); ++k) {
-      for (int m = 1; m <= workers; ++m) {
-        double least = best[k][m - 1];  // always infinite at m = 0
-        if (shape.may_end(k) && shape.least(k) <= m && m <= shape.most(k)) {
-          least = std::min(least, sums.stage(n - 1, m, problem.network));
-        }
-        for (int q = shape.least(k); shape.may_go_on(k) && q <= std::min(shape.most(k), m - 1);
-             ++q) {
-          least = std::min(least, endings[shape.next(k)][m - q].best([&](int last) {
-            return sums.stage(last, q, problem.network);
-          }));
-        }
-        best[k][m] = least;
-      }
+// The least limit that is within reach: non-negative doubles are ordered as
+// their bits are.
+std::optional<double> least_limit(Reach& reach) {
+  if (!reach.within(std::numeric_limits<double>::max())) {
+    return std::nullopt;
+  }
+  uint64_t low = 0;
+  uint64_t high = std::bit_cast<uint64_t>(std::numeric_limits<double>::max());
+  while (low < high) {
+    const uint64_t middle = low + (high - low) / 2;
+    if (reach.within(std::bit_cast<double>(middle))) {
+      high = middle;
+    } else {
+      low = middle + 1;
     }
   }
-  return best[shape.start()][workers];
+  return std::bit_cast<double>(low);
 }
 
-// Fewest workers, then fewest stages, of a suffix; and its first stage, with the earliest end that
-// attains them.
-struct Rest {
-  int workers = std::numeric_limits<int>::max();
-  int stages = 0;
-  ChainStage stage;
-  bool reachable() const { return workers < std::numeric_limits<int>::max(); }
-};
-
-void improve(Rest& rest, int workers, int stages, ChainStage stage) {
-  if (std::pair(workers, stages) < std::pair(rest.workers, rest.stages)) {
-    rest = {workers, stages, stage};
+std::optional<Partition> search(const PartitionProblem& problem, bool coarse) {
+  const PartitionCosts costs(problem, Aim::kTime, coarse);
+  InnerPlans plans(costs);
+  Reach reach(costs, plans);
+  const std::optional<double> least_s = least_limit(reach);
+  if (!least_s) {
+    return std::nullopt;
   }
+  Partition partition = preferred_partition(problem, costs, plans, *least_s);
+  partition.minibatch_s = *least_s;
+  partition.conservative = coarse;
+  return partition;
 }
 
-// The partition that the tie rule prefers among those whose every term is at most `limit_s`.
-std::vector<ChainStage> preferred(const ChainProblem& problem, const Shape& shape, double limit_s) {
-  const int n = static_cast<int>(problem.layers.size());
-  std::vector<std::vector<Rest>> rests(shape.num_states(), std::vector<Rest>(n));
-  Sums sums(n);
-  for (int i = n - 1; i >= 0; --i) {
-    sums.start_at(i, problem.layers);
-    for (int k = 0; k < shape.num_states(); ++k) {
-      Rest& rest = rests[k][i];
-      int replicas = shape.least(k);  // fewest that will do; never fewer for a longer stage
-      for (int j = i; j < n; ++j) {
-        while (replicas <= shape.most(k) && sums.stage(j, replicas, problem.network) > limit_s) {
-          ++replicas;
-        }
-        if (replicas > shape.most(k)) {
-          break;
-        }
-        const ChainStage stage{i, j, replicas};
-        if (j == n - 1) {
-          if (shape.may_end(k)) {
-            improve(rest, replicas, 1, stage);
-          }
-        } else if (shape.may_go_on(k) &&
-                   cut_s(problem.layers[j].output_bytes, problem.network) <= limit_s) {
-          const Rest& after = rests[shape.next(k)][j + 1];
-          if (after.reachable()) {
-            improve(rest, replicas + after.workers, 1 + after.stages, stage);
-          }
-        }
-      }
+// Numbers of workers that may stand behind a component of the level below the
+// outermost one.
+std::size_t num_outside(const PartitionProblem& problem, bool coarse) {
+  const PartitionCosts costs(problem, Aim::kTime, coarse);
+  const int size = costs.size(costs.top());
+  std::vector<int> numbers;
+  for (int q = 1; q <= size; ++q) {
+    for (int after = 0; after + q <= size; ++after) {
+      numbers.push_back(costs.outside_below(costs.top(), q, after, 0));
     }
   }
-  std::vector<ChainStage> stages;
-  int state = shape.start();
-  for (int i = 0; i < n;) {
-    const Rest& rest = rests[state][i];
-    MILLRACE_CHECK(rest.reachable(), "no partition attains the least time");
-    stages.push_back(rest.stage);
-    i = rest.stage.last + 1;
-    if (i < n) {
-      state = shape.next(state);
-    }
+  std::sort(numbers.begin(), numbers.end());
+  return static_cast<std::size_t>(std::unique(numbers.begin(), numbers.end()) - numbers.begin());
+}
+
+bool too_many_tables(const PartitionProblem& problem) {
+  double steps = 0;
+  for (std::size_t k = 0; k + 1 < problem.network.levels.size(); ++k) {
+    steps += steps_of_table(problem.cuts, problem.network.levels[k].size);
   }
-  return stages;
+  return steps > 0 && steps * static_cast<double>(num_outside(problem, false)) > kMostSteps;
 }
 
 }  // namespace
 
-ChainPartition best_partition(const ChainProblem& problem) {
-  MILLRACE_CHECK(!problem.layers.empty() && problem.workers >= 1, "an empty partition problem");
-  const Shape shape(problem);
-  ChainPartition partition;
-  partition.minibatch_s = least_time(problem, shape);
-  MILLRACE_CHECK(partition.minibatch_s < kInfinity, "the restrictions leave no partition");
-  partition.stages = preferred(problem, shape, partition.minibatch_s);
-  return partition;
+std::optional<Partition> best_partition(const PartitionProblem& problem) {
+  MILLRACE_CHECK(problem.network.levels.size() == 1 || problem.replicas.empty() ||
+                     (problem.replicas.size() == 1 && problem.replicas[0] == 1),
+                 "replicas on several levels");
+  PartitionProblem free = problem;
+  free.memory_bytes.reset();
+  std::optional<Partition> partition = search(free, false);
+  if (!partition || !problem.memory_bytes || partition->memory_bytes <= *problem.memory_bytes) {
+    return partition;  // what is best without regard to memory, and fits, is
+                       // best
+  }
+  return search(problem, too_many_tables(problem));
+}
+
+double least_memory_bytes(const PartitionProblem& problem) {
+  const PartitionCosts costs(problem, Aim::kMemory, too_many_tables(problem));
+  InnerPlans plans(costs);
+  Reach reach(costs, plans);
+  return least_limit(reach).value_or(kNever);
+}
+
+Plan plan_of(const Partition& partition, const Cuts& cuts, const Profile& profile) {
+  Plan plan;
+  for (const PartitionStage& part : partition.stages) {
+    PlanStage stage;
+    for (const int layer : cuts.layers(part.first_cut, part.last_cut)) {
+      stage.layers.push_back(profile.layers[static_cast<std::size_t>(layer)].name);
+    }
+    stage.ranks = part.ranks;
+    plan.stages.push_back(std::move(stage));
+  }
+  plan.objective_s = partition.minibatch_s;
+  if (cuts.linear()) {
+    plan.notes.push_back(
+        fmt::format("the layer graph has more than {} cuts: only those along the "
+                    "profile's order were searched",
+                    kMostCuts));
+  }
+  return plan;
 }
 
 }  // namespace millrace::internal

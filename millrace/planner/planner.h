@@ -35,18 +35,24 @@ const PlannerEntry& find_planner(const std::string& name);
 // Checks the request (workers >= 1 and at most the cluster's devices, stages at most layers and
 // workers, replicas fit; else kInvalidArgument with both numbers), calls the planner, fills
 // `planner`, `workers`, minibatch_s, data_parallel_minibatch_s and one_worker_minibatch_s by the
-// formula below, and checks the result against the profile's layers. A plan may leave workers idle.
-// Schedule, rule and microbatches keep Plan's defaults: the formula knows none of them.
+// formula below, objective_s by the same where the planner has none of its own, and checks the
+// result against the profile's layers and edges. A plan may leave workers idle. Schedule, rule and
+// microbatches keep Plan's defaults: the formula knows none of them.
 Plan make_plan(const std::string& planner, const PlanRequest& request);
 
-// The formula of PipeDream, SOSP'19, section 3.1, on one network level: seconds per minibatch of a
-// plan whose stage s computes T_s seconds, holds W_s parameter bytes on m_s replicas and hands a_s
-// bytes on: max over stages of max(T, 2(m-1)W/B)/m and over cuts of 2a/B. T sums the layers'
-// forward and backward seconds in order and divides by the relative speed of the slowest of devices
-// 0..plan.workers-1; B is the bandwidth of the slowest link between any two of them. Latencies and
-// updates are not in the paper's formula; the simulator counts both. Throws kInvalidArgument when a
-// layer is not in the profile, kUnsupported when a plan of several stages meets a profile that is
-// not a chain.
+// The formula of PipeDream, SOSP'19, section 3.1: seconds per minibatch of a plan. On one network
+// level, whose stage s computes T_s seconds, holds W_s parameter bytes on m_s replicas and hands
+// a_s bytes on, it is the max over stages of max(T, 2(m-1)W/B)/m and over cuts of 2a/B. On several
+// levels the outermost comes first: neighbouring stages on the same components are one group on m
+// of them, T is then what one of these takes by the same formula on the level below, and B is the
+// level's. A plan that does not follow the levels so (a stage on one machine and half of another)
+// is costed as if all links were as slow as the slowest level's.
+//
+// T sums the layers' forward and backward seconds in the plan's order and divides by the relative
+// speed of the slowest of devices 0..plan.workers-1; B is the bandwidth of the level's slowest link
+// between any two of them; a sums the outputs of layers, each once, that a later stage consumes.
+// Latencies and updates are not in the paper's formula; the simulator counts both. Throws
+// kInvalidArgument when a layer is not in the profile.
 double pipedream_minibatch_s(const Plan& plan, const Profile& profile, const Cluster& cluster);
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
-// The table of planners and the checks around every one of them. builtin.def is read twice: to
-// declare the functions, then to list them.
+// The table of planners and the checks around every one of them. builtin.def is
+// read twice: to declare the functions, then to list them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,12 +25,17 @@ void check_workers(const PlanRequest& request) {
   if (request.profile.layers.empty()) {
     throw invalid("expected a profile with at least one layer, found none");
   }
+  if (request.profile.layers.size() > 1 && request.profile.edges.empty()) {
+    throw invalid(fmt::format("expected edges among the profile's {} layers, found none",
+                              request.profile.layers.size()));
+  }
   if (request.workers < 1) {
     throw invalid(fmt::format("expected at least 1 worker, found workers = {}", request.workers));
   }
   if (request.workers > request.cluster.num_devices()) {
     throw invalid(
-        fmt::format("{} workers need as many devices, but the cluster has {}; use fewer workers or "
+        fmt::format("{} workers need as many devices, but the "
+                    "cluster has {}; use fewer workers or "
                     "another cluster file",
                     request.workers, request.cluster.num_devices()));
   }
@@ -69,8 +74,10 @@ void check_replicas(const PlanRequest& request) {
     throw invalid(fmt::format("expected at least 1 replica of every stage, found {}", asked));
   }
   if (request.straight && *std::max_element(replicas.begin(), replicas.end()) > 1) {
-    throw invalid(fmt::format(
-        "a straight pipeline has one worker a stage, found {}; drop one of the two", asked));
+    throw invalid(
+        fmt::format("a straight pipeline has one worker a stage, "
+                    "found {}; drop one of the two",
+                    asked));
   }
   int64_t needed = std::accumulate(replicas.begin(), replicas.end(), int64_t{0});
   if (replicas.size() > 1) {
@@ -128,6 +135,9 @@ Plan make_plan(const std::string& planner, const PlanRequest& request) {
     plan.planner = by.name;
     plan.workers = request.workers;
     plan.minibatch_s = pipedream_minibatch_s(plan, request.profile, request.cluster);
+    if (plan.objective_s == 0) {
+      plan.objective_s = plan.minibatch_s;  // the planner minimised nothing else
+    }
     return plan;
   };
   Plan plan = finish(entry, request);

@@ -282,6 +282,26 @@ TEST(PlanTest, OneWorkerThatIsFasterIsNamed) {
               ElementsAre(HasSubstr("3 of 4 workers stay idle: using them was not found")));
 }
 
+TEST(PlanTest, ABandwidthInAnotherUnitIsNoted) {
+  TemporaryFolder folder;
+  PlanArgs args = planned(true);
+  args.cluster = folder.write("gb.toml", "[[level]]\nsize = 4\nbandwidth_bytes_per_s = 1.25\n");
+  const Document answer = answer_of(run_plan, args);
+  EXPECT_THAT(
+      Reader(answer).object("simulation").texts("notes"),
+      ::testing::Contains(HasSubstr("level[0].bandwidth_bytes_per_s is 1.25 bytes a second")));
+}
+
+TEST(PlanTest, AnotherObjectiveStandsBesideTheFormula) {
+  PlanArgs args = planned(false);
+  args.planner = "pipedream-released";
+  const Document answer = answer_of(run_plan, args);
+  EXPECT_GT(Reader(answer).number("objective_s"), 0);
+  args.planner = "pipedream";
+  const Document paper = answer_of(run_plan, args);
+  EXPECT_EQ(Reader(paper).number("objective_s"), Reader(paper).number("minibatch_s"));
+}
+
 TEST(PlanTest, RefusesWhatNoPlanCanBe) {
   const auto refusal = [](const PlanArgs& args) {
     return caught([&] {

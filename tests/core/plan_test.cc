@@ -54,6 +54,7 @@ TEST(PlanTest, RandomPlansRoundTrip) {
     plan.schedule = draws.name();
     plan.rule = draws.name();
     plan.microbatches = static_cast<int>(draws.between(1, 64));
+    plan.objective_s = draws.zero_or_more();
     plan.minibatch_s = draws.zero_or_more();
     plan.data_parallel_minibatch_s = draws.zero_or_more();
     plan.one_worker_minibatch_s = draws.zero_or_more();
@@ -75,6 +76,9 @@ TEST(PlanTest, RandomPlansRoundTrip) {
         plan.memory.push_back({draws.bytes(), draws.bytes(), draws.bytes(), draws.bytes(),
                                draws.bytes(), draws.bytes()});
       }
+    }
+    for (int64_t i = draws.between(0, 2); i > 0; --i) {
+      plan.notes.push_back(draws.name());
     }
     expect_round_trip(plan, plan_from);
   }

@@ -1,11 +1,11 @@
-// The partition search against enumeration of its whole family, and against a plain dynamic program
-// where that is too large; its restrictions; its speed.
+// The partition search on chains and one network level, with every restriction, against
+// enumeration, and against a plain dynamic program where that is too large. family_test.cc has
+// layer graphs, several levels and memory.
 #include "millrace/planner/internal/partition.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <ctime>
 #include <iostream>
 #include <limits>
 #include <numeric>
@@ -209,8 +209,18 @@ TEST(Partition, EqualsEnumerationOfTheWholeFamily) {
             << " leave workers idle\n";
 }
 
+// What a request says, as the search takes it.
+struct LongChain {
+  std::vector<Layer> layers;
+  double relative_speed = 1;
+  double bandwidth_bytes_per_s = 1;
+  int workers = 1;
+  std::optional<int> stages;
+  std::vector<int> replicas;
+};
+
 // O(N^2 M^2 K) without any trick: the least time of exactly or freely many stages.
-double plain_least_time(const internal::ChainProblem& p) {
+double plain_least_time(const LongChain& p) {
   const int n = static_cast<int>(p.layers.size());
   const int most_stages = p.stages.value_or(std::min(n, p.workers));
   const double inf = std::numeric_limits<double>::infinity();
@@ -227,15 +237,15 @@ double plain_least_time(const internal::ChainProblem& p) {
         compute += p.layers[j].compute_s;
         bytes += p.layers[j].parameter_bytes;
         const double cut = j + 1 < n ? 2.0 * static_cast<double>(p.layers[j].output_bytes) /
-                                           p.network.bandwidth_bytes_per_s
+                                           p.bandwidth_bytes_per_s
                                      : 0.0;
         for (int q = 1; q <= p.workers; ++q) {
           if (!p.replicas.empty() && q != p.replicas[0]) {
             continue;
           }
           const double exchange =
-              2.0 * (q - 1) * static_cast<double>(bytes) / p.network.bandwidth_bytes_per_s;
-          const double stage = std::max(compute / p.network.relative_speed, exchange) / q;
+              2.0 * (q - 1) * static_cast<double>(bytes) / p.bandwidth_bytes_per_s;
+          const double stage = std::max(compute / p.relative_speed, exchange) / q;
           for (int m = q; m <= p.workers; ++m) {
             now[i][m] = std::min(now[i][m], std::max({stage, cut, after[j + 1][m - q]}));
           }
@@ -255,59 +265,65 @@ TEST(Partition, EqualsThePlainProgramOnLongChains) {
   std::cout << "seed " << kSeed << "\n";
   std::mt19937 random(kSeed);
   for (int round = 0; round < 40; ++round) {
-    internal::ChainProblem p;
+    LongChain p;
     p.workers = 5 + static_cast<int>(random() % 12);
-    p.network = {0.25 + 0.25 * static_cast<double>(random() % 4),
-                 1e3 + static_cast<double>(random() % 100000)};
-    const int n = 20 + static_cast<int>(random() % 40);
-    for (const Layer& l : random_layers(random, n)) {
-      p.layers.push_back({l.compute_s, l.parameter_bytes, l.output_bytes});
-    }
+    p.relative_speed = 0.25 + 0.25 * static_cast<double>(random() % 4);
+    p.bandwidth_bytes_per_s = 1e3 + static_cast<double>(random() % 100000);
+    p.layers = random_layers(random, 20 + static_cast<int>(random() % 40));
     if (round % 4 == 1) {
       p.stages = 2 + static_cast<int>(random() % 4);
     } else if (round % 4 == 2) {
       p.replicas = {1 + static_cast<int>(random() % 3)};
     }
-    const internal::ChainPartition partition = internal::best_partition(p);
-    ASSERT_EQ(partition.minibatch_s, plain_least_time(p)) << "round " << round;
+    const internal::Cuts cuts(testing::chain(p.layers));
+    ASSERT_EQ(cuts.whole(), static_cast<int>(p.layers.size()));
+    const std::optional<internal::Partition> partition =
+        internal::best_partition({cuts,
+                                  {p.relative_speed, {{p.workers, 1, p.bandwidth_bytes_per_s}}},
+                                  p.stages,
+                                  p.replicas,
+                                  {}});
+    ASSERT_TRUE(partition.has_value());
+    ASSERT_EQ(partition->minibatch_s, plain_least_time(p)) << "round " << round;
     int next = 0;
-    int used = 0;
-    for (const internal::ChainStage& stage : partition.stages) {
-      ASSERT_EQ(stage.first, next);
-      ASSERT_GE(stage.last, stage.first);
-      next = stage.last + 1;
-      used += stage.replicas;
+    std::size_t used = 0;
+    for (const internal::PartitionStage& stage : partition->stages) {
+      ASSERT_EQ(stage.first_cut, next);
+      ASSERT_GT(stage.last_cut, stage.first_cut);
+      next = stage.last_cut;
+      used += stage.ranks.size();
     }
-    ASSERT_EQ(next, n);
-    ASSERT_LE(used, p.workers);
+    ASSERT_EQ(next, cuts.whole());
+    ASSERT_LE(used, static_cast<std::size_t>(p.workers));
   }
 }
 
-// Processor time, so that other work on the machine does not count. An unoptimised or sanitized
-// build is several times slower than a release; the limits leave room for that.
-TEST(Partition, IsFastEnough) {
-  std::mt19937 random(3);
-  for (const auto& [n, limit_s] : {std::pair{350, 1.0}, std::pair{2000, 20.0}}) {
-    for (const bool fixed : {false, true}) {
-      internal::ChainProblem p;
-      p.workers = 16;
-      p.network = {1.0, 1e9};
-      if (fixed) {
-        p.stages = 12;
-      }
-      for (int l = 0; l < n; ++l) {
-        p.layers.push_back({static_cast<double>(random() % 1000) * 1e-5,
-                            static_cast<int64_t>(random() % 10000000),
-                            static_cast<int64_t>(random() % 10000000)});
-      }
-      const std::clock_t begin = std::clock();
-      const internal::ChainPartition partition = internal::best_partition(p);
-      const double spent_s = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
-      EXPECT_LT(spent_s, limit_s);
-      EXPECT_GT(partition.minibatch_s, 0);
-      std::cout << n << " layers x 16 workers" << (fixed ? ", 12 stages" : "") << ": " << spent_s
-                << " s\n";
-    }
+// On a chain the ends of stages are bisected, on other graphs they are tried out: a layer beside
+// the chain that costs nothing in the formula must change no time.
+TEST(Partition, BothWaysToFindTheEndsOfStagesAgree) {
+  constexpr unsigned kSeed = 17;
+  std::cout << "seed " << kSeed << "\n";
+  std::mt19937 random(kSeed);
+  for (int round = 0; round < 20; ++round) {
+    const int n = 8 + static_cast<int>(random() % 16);
+    const Profile chain = testing::chain(random_layers(random, n));
+    Profile graph = chain;
+    LayerProfile beside;
+    beside.name = "beside";
+    beside.update_s = 1;  // or it would count as an input
+    graph.layers.push_back(beside);
+    Cluster cluster = testing::two_levels(2 + round % 3, 3, 5000, 800);
+    cluster.memory_bytes = round % 2 == 0 ? 1e18 : 4e5;
+    const int workers = cluster.num_devices();
+    const auto time = [&](const Profile& profile) {
+      const internal::Cuts cuts(profile);
+      EXPECT_EQ(cuts.ordered(), &profile == &chain);
+      const std::optional<internal::Partition> partition = internal::best_partition(
+          {cuts, internal::network_of(cluster, workers), {}, {}, cluster.memory_bytes});
+      return partition ? partition->minibatch_s : -1.0;
+    };
+    const double expected = time(chain);
+    EXPECT_EQ(time(graph), expected) << "round " << round;
   }
 }
 

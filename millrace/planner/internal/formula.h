@@ -4,38 +4,42 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "millrace/core/cluster.h"
-#include "millrace/core/profile.h"
 
 namespace millrace::internal {
 
-// One level of equal devices, as the formula sees it.
-struct FlatNetwork {
-  double relative_speed = 1;         // of the slowest device
-  double bandwidth_bytes_per_s = 1;  // of the slowest link
+// One network level, as the formula sees it: `size` components of `devices` devices each.
+struct Level {
+  int size = 1;
+  int devices = 1;
+  double bandwidth_bytes_per_s = 1;  // of the slowest link between two of the components
 };
 
-// Devices 0..workers-1 of a cluster. One device has no link; its bandwidth is then infinite.
-FlatNetwork flat_network(const Cluster& cluster, int workers);
+struct Network {
+  double relative_speed = 1;  // of the slowest device
+  std::vector<Level> levels;  // innermost first, at least one; `devices` of the first is 1
+};
 
-// Throws kUnsupported that names the first edge (or missing edge) by which the profile is not a
-// chain.
-void expect_chain(const Profile& profile);
+// Devices 0..workers-1 of a cluster. Levels that join nothing are left out. Where the workers do
+// not fill the outermost component, its size is that of the whole components below it: 10 workers
+// in machines of 4 are 2 machines. One device has no link; its bandwidth is then infinite.
+Network network_of(const Cluster& cluster, int workers);
 
-// `compute_s` at relative speed 1, summed in layer order. Rises with both sums, also in floating
-// point: the search relies on it.
-inline double stage_s(double compute_s, int64_t parameter_bytes, int replicas,
-                      const FlatNetwork& network) {
-  const double compute = compute_s / network.relative_speed;
+// A group of stages on `replicas` components, which share its minibatches: `inner_s` is what one
+// component takes for a minibatch, and the group's gradients are exchanged among all. Rises with
+// `inner_s` and `parameter_bytes`, also in floating point: the search relies on it.
+inline double group_s(double inner_s, int64_t parameter_bytes, int replicas,
+                      double bandwidth_bytes_per_s) {
   const double exchange =
-      2.0 * (replicas - 1) * static_cast<double>(parameter_bytes) / network.bandwidth_bytes_per_s;
-  return std::max(compute, exchange) / replicas;
+      2.0 * (replicas - 1) * static_cast<double>(parameter_bytes) / bandwidth_bytes_per_s;
+  return std::max(inner_s, exchange) / replicas;
 }
 
 // An activation forwards and its gradient back.
-inline double cut_s(int64_t output_bytes, const FlatNetwork& network) {
-  return 2.0 * static_cast<double>(output_bytes) / network.bandwidth_bytes_per_s;
+inline double cut_s(int64_t output_bytes, double bandwidth_bytes_per_s) {
+  return 2.0 * static_cast<double>(output_bytes) / bandwidth_bytes_per_s;
 }
 
 }  // namespace millrace::internal
