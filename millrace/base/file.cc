@@ -136,11 +136,11 @@ void write_file_atomically(const std::string& path, std::string_view content) {
     ::unlink(temporary.c_str());
     throw_write_error(path, failure);
   }
-  // The new content is in place; flushing the folder only makes the rename outlive a power cut, so
-  // a file system that cannot do it is no failure.
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  Descriptor directory(
-      open_retrying(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY));
+  sync_directory(std::filesystem::path(path).parent_path().string());
+}
+
+void sync_directory(const std::string& path) {
+  Descriptor directory(open_retrying(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY));
   if (directory.get() >= 0) {
     ::fsync(directory.get());
   }

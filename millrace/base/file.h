@@ -18,6 +18,10 @@ std::string read_file(const std::string& path, uint64_t max_bytes = UINT64_MAX);
 // two threads that write the same path at once.
 void write_file_atomically(const std::string& path, std::string_view content);
 
+// Flushes a folder's list of names to disk, so that what was renamed in it outlives a power cut. A
+// file system that cannot do it is no failure.
+void sync_directory(const std::string& path);
+
 // Creates a directory and its parents; no error when it exists.
 void make_directories(const std::string& path);
 

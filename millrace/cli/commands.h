@@ -10,6 +10,7 @@ int run_list(const ListArgs& args, Output& output);
 int run_plan(const PlanArgs& args, Output& output);
 int run_schedule(const ScheduleArgs& args, Output& output);
 int run_simulate(const SimulateArgs& args, Output& output);
+int run_import(const ProfileArgs& args, Output& output);  // profile --from
 int run_report(const ReportArgs& args, Output& output);
 
 }  // namespace millrace::cli

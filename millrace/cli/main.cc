@@ -83,7 +83,7 @@ int become_torch_program(char** argv) {
 }
 
 int run(const Options& options, char** argv) {
-  if (needs_torch(options.command)) {
+  if (needs_torch(options)) {
     check_input(options);
     return become_torch_program(argv);
   }
@@ -97,6 +97,8 @@ int run(const Options& options, char** argv) {
       return run_schedule(options.schedule, output);
     case Command::kSimulate:
       return run_simulate(options.simulate, output);
+    case Command::kProfile:
+      return run_import(options.profile, output);
     case Command::kReport:
       return run_report(options.report, output);
     default:

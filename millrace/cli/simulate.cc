@@ -75,12 +75,7 @@ void simulate_profile(const SimulateArgs& args, Answer& answer) {
   const Profile profile = profile_from(read_document(args.profile));
   const Cluster cluster = cluster_from(read_document(args.cluster));
   const Plan& plan = *answer.chosen.plan;
-  std::vector<std::string> layers;
-  layers.reserve(profile.layers.size());
-  for (const LayerProfile& layer : profile.layers) {
-    layers.push_back(layer.name);
-  }
-  check_plan(plan, layers, args.source.plan);
+  check_plan(plan, layer_names(profile), profile.edges, args.source.plan);
   if (cluster.num_devices() < static_cast<int>(answer.chosen.lowered.ranks.size())) {
     throw wrong(fmt::format("{} devices for the plan's {} workers; use another cluster file or "
                             "plan again",

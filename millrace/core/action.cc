@@ -17,7 +17,7 @@ struct KindName {
   const char* name;
 };
 
-constexpr std::array<KindName, 10> kKinds = {{
+constexpr std::array<KindName, 11> kKinds = {{
     {ActionKind::kForward, "F"},
     {ActionKind::kBackward, "B"},
     {ActionKind::kInputGradient, "I"},
@@ -27,6 +27,7 @@ constexpr std::array<KindName, 10> kKinds = {{
     {ActionKind::kSendBackward, "SEND_B"},
     {ActionKind::kReceiveBackward, "RECV_B"},
     {ActionKind::kReduce, "REDUCE"},
+    {ActionKind::kNorm, "NORM"},
     {ActionKind::kStep, "STEP"},
 }};
 
@@ -39,7 +40,8 @@ class Parser {
     Action action;
     action.stage = number<int32_t>("a stage number");
     action.kind = kind();
-    const bool must_have = action.kind != ActionKind::kReduce && action.kind != ActionKind::kStep;
+    const bool must_have =
+        is_compute(action.kind) || is_send(action.kind) || is_receive(action.kind);
     if (must_have || starts_with_digit()) {
       action.first = number<int64_t>("a microbatch number");
       action.last = action.first;
@@ -103,7 +105,7 @@ class Parser {
         return entry.kind;
       }
     }
-    fail("one of F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, REDUCE, STEP");
+    fail("one of F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, REDUCE, NORM, STEP");
   }
 
   int32_t peer(char mark, const char* expected) {

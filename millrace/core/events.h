@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace millrace {
@@ -18,6 +19,7 @@ struct StepEvent {
   double samples_per_s = 0;  // over the last stretch
   double time_left_s = 0;
   double lr = 0;
+  std::optional<double> gradient_norm;  // of the mean gradient before clipping, with clip_norm
 };
 
 struct EvalEvent {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -72,6 +73,36 @@ PlanStage stage_from(Reader& reader, int index, Places& places) {
   return stage;
 }
 
+// A rank of the plan is in a stage or said to be idle: one that is in neither was forgotten.
+void check_idle_ranks(Reader& reader, const Plan& plan, const Places& places) {
+  std::set<int64_t> idle;
+  if (reader.raw("idle_ranks") != nullptr) {
+    for (const int64_t rank : reader.integers("idle_ranks")) {
+      if (rank < 0 || rank >= plan.workers) {
+        throw reader.error("idle_ranks", fmt::format("expected ranks from 0 to {}, found {}",
+                                                     plan.workers - 1, rank));
+      }
+      if (!idle.insert(rank).second) {
+        throw reader.error("idle_ranks", fmt::format("rank {} stands twice", rank));
+      }
+      if (const auto used = places.stage_of_rank.find(rank); used != places.stage_of_rank.end()) {
+        throw reader.error("idle_ranks",
+                           fmt::format("rank {} runs stage {}, so it is not idle; take it out here "
+                                       "or there",
+                                       rank, used->second));
+      }
+    }
+  }
+  for (int64_t rank = 0; rank < plan.workers; ++rank) {
+    if (places.stage_of_rank.count(rank) == 0 && idle.count(rank) == 0) {
+      throw reader.error("stages",
+                         fmt::format("rank {} of the {} workers is in no stage; give it to one, or "
+                                     "list it in `idle_ranks`",
+                                     rank, plan.workers));
+    }
+  }
+}
+
 MemoryUse memory_from(Reader& reader) {
   MemoryUse memory;
   memory.weight_bytes = reader.count("weight_bytes", 0);
@@ -107,7 +138,9 @@ std::string describe_ranks(std::vector<int> ranks) {
 // Collects findings of check_plan while walking the stages' layers against the model's.
 class Checker {
  public:
-  Checker(const Plan& plan, const std::vector<std::string>& model) : plan_(plan), model_(model) {
+  Checker(const Plan& plan, const std::vector<std::string>& model,
+          const std::vector<ProfileEdge>& edges)
+      : plan_(plan), model_(model), edges_(edges), chain_(edges.empty() || is_chain(model, edges)) {
     for (std::size_t i = 0; i < model.size(); ++i) {
       index_.emplace(model[i], i);
     }
@@ -128,6 +161,7 @@ class Checker {
       walk_stage(s);
     }
     find_gaps();
+    find_edges_back();
     return std::move(findings_);
   }
 
@@ -136,6 +170,9 @@ class Checker {
     const PlanStage& stage = plan_.stages[static_cast<std::size_t>(s)];
     if (stage.layers.empty()) {
       findings_.push_back(fmt::format("stage {} has no layers", s));
+    }
+    if (!chain_) {
+      previous_.reset();  // order counts inside a stage only; across stages the edges decide
     }
     for (const std::string& layer : stage.layers) {
       const auto found = index_.find(layer);
@@ -170,8 +207,9 @@ class Checker {
       while (end < model_.size() && stage_of_[end] < 0) {
         ++end;
       }
-      // The stage before a gap is the likely home of what is missing.
-      const std::string near = i > 0 ? fmt::format(" (after stage {})", stage_of_[i - 1]) : "";
+      // On a chain the stage before a gap is the likely home of what is missing.
+      const std::string near =
+          i > 0 && chain_ ? fmt::format(" (after stage {})", stage_of_[i - 1]) : "";
       findings_.push_back(
           end - i == 1 ? fmt::format("layer {} is in no stage{}", in_quotes(model_[i]), near)
                        : fmt::format("layers {} to {} are in no stage{}", in_quotes(model_[i]),
@@ -180,8 +218,30 @@ class Checker {
     }
   }
 
+  // An edge between names that the model lacks is a flaw of the edges, not of the plan.
+  void find_edges_back() {
+    if (chain_) {
+      return;  // walk_stage() has found any disorder
+    }
+    for (const ProfileEdge& edge : edges_) {
+      const auto from = index_.find(edge.from);
+      const auto to = index_.find(edge.to);
+      MILLRACE_CHECK(from != index_.end() && to != index_.end(), "an edge between unknown layers");
+      const int from_stage = stage_of_[from->second];
+      const int to_stage = stage_of_[to->second];
+      if (from_stage >= 0 && to_stage >= 0 && to_stage < from_stage) {
+        findings_.push_back(
+            fmt::format("stage {}: layer {} needs the output of {}, which is in the "
+                        "later stage {}",
+                        to_stage, in_quotes(edge.to), in_quotes(edge.from), from_stage));
+      }
+    }
+  }
+
   const Plan& plan_;
   const std::vector<std::string>& model_;
+  const std::vector<ProfileEdge>& edges_;
+  const bool chain_;
   std::unordered_map<std::string, std::size_t> index_;
   std::vector<int> stage_of_;            // of each model layer; -1 when in none
   std::optional<std::size_t> previous_;  // model index of the layer before
@@ -266,6 +326,7 @@ Plan plan_from(const Document& document) {
                     "{}); raise `workers` or use a lower rank",
                     highest, places.stage_of_rank[highest], plan.workers, plan.workers - 1));
   }
+  check_idle_ranks(reader, plan, places);
   if (reader.raw("memory") != nullptr) {
     for (Reader& item : reader.objects("memory")) {
       plan.memory.push_back(memory_from(item));
@@ -310,6 +371,15 @@ Value to_value(const Plan& plan) {
     stages.push(std::move(item));
   }
   root.set("stages", std::move(stages));
+  if (plan.num_used_ranks() < plan.workers) {
+    Value idle = Value::list();
+    for (int rank = 0; rank < plan.workers; ++rank) {
+      if (plan.stage_of_rank(rank) < 0) {
+        idle.push(Value::of(rank));
+      }
+    }
+    root.set("idle_ranks", std::move(idle));
+  }
   if (!plan.memory.empty()) {
     Value memory = Value::list();
     for (const MemoryUse& use : plan.memory) {
@@ -328,8 +398,8 @@ Value to_value(const Plan& plan) {
 }
 
 void check_plan(const Plan& plan, const std::vector<std::string>& model_layers,
-                const std::string& file) {
-  std::vector<std::string> findings = Checker(plan, model_layers).run();
+                const std::vector<ProfileEdge>& edges, const std::string& file) {
+  std::vector<std::string> findings = Checker(plan, model_layers, edges).run();
   if (findings.empty()) {
     return;
   }
@@ -338,9 +408,12 @@ void check_plan(const Plan& plan, const std::vector<std::string>& model_layers,
     findings.resize(kMostFindings);
     findings.push_back(fmt::format("and {} more", count - kMostFindings));
   }
-  Error error(ErrorCode::kInvalidArgument,
-              fmt::format("the plan does not fit the model (every layer once, in order): {}",
-                          join(findings, "; ")));
+  Error error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("the plan does not fit the model (every layer once, {}): {}",
+                  edges.empty() || is_chain(model_layers, edges) ? "in order"
+                                                                 : "no edge to an earlier stage",
+                  join(findings, "; ")));
   if (!file.empty()) {
     error.in_file(file);
   }

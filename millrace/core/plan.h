@@ -70,15 +70,18 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Reading validates the form: non-empty stages, ranks 0..workers-1 at most once each (an idle rank
-// is allowed), no layer twice. Whether it fits a model is checked by check_plan.
+// Reading validates the form: non-empty stages, each rank 0..workers-1 in exactly one stage or in
+// `idle_ranks`, no layer twice. Whether it fits a model is checked by check_plan.
 Plan plan_from(const Document& document);
 Value to_value(const Plan& plan);
 
-// Every layer of the model exactly once, in order, each stage a consecutive run. All findings in
-// one Error (kInvalidArgument): gap, overlap, disorder, unknown layer, more stages than layers.
+// Every layer of the model exactly once. Without `edges`, or when they are the chain of the layers
+// in order: the stages' layers, one after another, are the model's in order. Otherwise, on a DAG
+// whose layers stand in an order that respects its edges: each stage's list is in model order, and
+// every edge leads to the same or a later stage. All findings in one Error (kInvalidArgument): gap,
+// overlap, disorder, an edge that leads back, unknown layer, more stages than layers.
 void check_plan(const Plan& plan, const std::vector<std::string>& model_layers,
-                const std::string& file = "");
+                const std::vector<ProfileEdge>& edges, const std::string& file = "");
 
 // Which stages hand tensors to which, ascending, for a model with these edges (explicit, as in
 // Profile::edges). Throws Error(kInvalidArgument) for an edge whose layer no stage holds.

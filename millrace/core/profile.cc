@@ -89,39 +89,6 @@ std::string describe_cycle(const std::vector<LayerProfile>& layers, const Succes
   return join(names, " -> ");
 }
 
-// Sorts layers so that edges point forwards; among those that could come next, file order decides.
-void sort_layers(Profile& profile, const Indices& indices, const Reader& reader) {
-  const std::size_t count = profile.layers.size();
-  Successors successors(count);
-  std::vector<std::size_t> num_missing(count, 0);
-  for (const ProfileEdge& edge : profile.edges) {
-    successors[indices.at(edge.from)].push_back(indices.at(edge.to));
-    ++num_missing[indices.at(edge.to)];
-  }
-  std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (num_missing[i] == 0) {
-      ready.push(i);
-    }
-  }
-  std::vector<LayerProfile> sorted;
-  while (!ready.empty()) {
-    const std::size_t i = ready.top();
-    ready.pop();
-    sorted.push_back(profile.layers[i]);
-    for (const std::size_t next : successors[i]) {
-      if (--num_missing[next] == 0) {
-        ready.push(next);
-      }
-    }
-  }
-  if (sorted.size() < count) {
-    throw reader.error("edges", "the layers must form no cycle, found " +
-                                    describe_cycle(profile.layers, successors, num_missing));
-  }
-  profile.layers = std::move(sorted);
-}
-
 void read_edges(Profile& profile, Reader& reader, const Indices& indices) {
   std::vector<std::string> names;
   for (const LayerProfile& layer : profile.layers) {
@@ -149,6 +116,42 @@ void read_edges(Profile& profile, Reader& reader, const Indices& indices) {
 }
 
 }  // namespace
+
+std::optional<std::string> sort_layers(Profile& profile) {
+  const std::size_t count = profile.layers.size();
+  Indices indices;
+  for (std::size_t i = 0; i < count; ++i) {
+    indices.emplace(profile.layers[i].name, i);
+  }
+  Successors successors(count);
+  std::vector<std::size_t> num_missing(count, 0);
+  for (const ProfileEdge& edge : profile.edges) {
+    successors[indices.at(edge.from)].push_back(indices.at(edge.to));
+    ++num_missing[indices.at(edge.to)];
+  }
+  std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (num_missing[i] == 0) {
+      ready.push(i);
+    }
+  }
+  std::vector<LayerProfile> sorted;
+  while (!ready.empty()) {
+    const std::size_t i = ready.top();
+    ready.pop();
+    sorted.push_back(profile.layers[i]);
+    for (const std::size_t next : successors[i]) {
+      if (--num_missing[next] == 0) {
+        ready.push(next);
+      }
+    }
+  }
+  if (sorted.size() < count) {
+    return describe_cycle(profile.layers, successors, num_missing);
+  }
+  profile.layers = std::move(sorted);
+  return std::nullopt;
+}
 
 Profile profile_from(const Document& document) {
   Reader reader(document);
@@ -186,7 +189,9 @@ Profile profile_from(const Document& document) {
   if (profile.edges.empty()) {
     make_chain(profile);
   } else {
-    sort_layers(profile, indices, reader);
+    if (const std::optional<std::string> cycle = sort_layers(profile)) {
+      throw reader.error("edges", "the layers must form no cycle, found " + *cycle);
+    }
   }
   return profile;
 }
@@ -239,20 +244,31 @@ void make_chain(Profile& profile) {
   }
 }
 
-bool is_chain(const Profile& profile) {
-  if (profile.edges.size() + 1 != std::max<std::size_t>(profile.layers.size(), 1)) {
+bool is_chain(const std::vector<std::string>& layers, const std::vector<ProfileEdge>& edges) {
+  if (edges.size() + 1 != std::max<std::size_t>(layers.size(), 1)) {
     return false;
   }
-  std::set<std::pair<std::string, std::string>> edges;
-  for (const ProfileEdge& edge : profile.edges) {
-    edges.emplace(edge.from, edge.to);
+  std::set<std::pair<std::string, std::string>> listed;
+  for (const ProfileEdge& edge : edges) {
+    listed.emplace(edge.from, edge.to);
   }
-  for (std::size_t i = 1; i < profile.layers.size(); ++i) {
-    if (edges.count({profile.layers[i - 1].name, profile.layers[i].name}) == 0) {
+  for (std::size_t i = 1; i < layers.size(); ++i) {
+    if (listed.count({layers[i - 1], layers[i]}) == 0) {
       return false;
     }
   }
   return true;
+}
+
+bool is_chain(const Profile& profile) { return is_chain(layer_names(profile), profile.edges); }
+
+std::vector<std::string> layer_names(const Profile& profile) {
+  std::vector<std::string> names;
+  names.reserve(profile.layers.size());
+  for (const LayerProfile& layer : profile.layers) {
+    names.push_back(layer.name);
+  }
+  return names;
 }
 
 }  // namespace millrace

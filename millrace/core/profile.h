@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,18 @@ struct Profile {
 Profile profile_from(const Document& document);
 Value to_value(const Profile& profile);
 
+// Sorts the layers so that edges point forwards; among those that could come next, the present
+// order decides. Edges must name layers. Layers that form a cycle stay as they are and are
+// described:
+// "`a` -> `b` -> `a`".
+std::optional<std::string> sort_layers(Profile& profile);
+
 // The edges 0->1->2... of a chain; true when the profile's DAG is exactly that chain.
 void make_chain(Profile& profile);
 bool is_chain(const Profile& profile);
+bool is_chain(const std::vector<std::string>& layers, const std::vector<ProfileEdge>& edges);
+
+// The layers' names, in order.
+std::vector<std::string> layer_names(const Profile& profile);
 
 }  // namespace millrace

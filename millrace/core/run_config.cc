@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <utility>
 
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
+#include "millrace/core/internal/choice.h"
+#include "millrace/core/internal/train_config.h"
 
 namespace millrace {
 namespace {
@@ -29,28 +30,6 @@ std::string name_at(Reader& reader, const char* key, const std::string& fallback
   std::string value = reader.text(key, fallback);
   if (value.empty()) {
     throw reader.error(key, "expected a name, found empty text");
-  }
-  return value;
-}
-
-// The error that `error` is, but for something valid that is not offered.
-Error unsupported(const Error& error) {
-  Error result(ErrorCode::kUnsupported, error.message());
-  result.in_file(error.file().value_or(""), error.line().value_or(0));
-  result.at_key(error.key().value_or(""));
-  return result;
-}
-
-std::string choice(Reader& reader, const char* key, const std::vector<std::string>& offered,
-                   const std::string& fallback) {
-  std::string value = reader.text(key, fallback);
-  if (std::find(offered.begin(), offered.end(), value) == offered.end()) {
-    std::vector<std::string> names;
-    for (const std::string& name : offered) {
-      names.push_back(in_quotes(name));
-    }
-    throw unsupported(reader.error(
-        key, fmt::format("{} is not offered; use {}", in_quotes(value), join(names, " or "))));
   }
   return value;
 }
@@ -187,8 +166,8 @@ ParallelConfig parallel_from(Reader& reader) {
     config.microbatch_size =
         static_cast<int>(bounded(reader, "microbatch_size", kMostMicrobatches, 1));
   }
-  config.update =
-      parse_update_rule(choice(reader, "update", {"round", "step"}, to_string(config.update)));
+  config.update = parse_update_rule(
+      internal::choice(reader, "update", {"round", "step"}, to_string(config.update)));
   config.timeout_s = reader.number("timeout_s", config.timeout_s);
   if (config.timeout_s <= 0) {
     throw reader.error("timeout_s",
@@ -196,34 +175,6 @@ ParallelConfig parallel_from(Reader& reader) {
   }
   reader.finish();
   check_ranks(config, reader);
-  return config;
-}
-
-TrainConfig train_from(Reader& reader) {
-  TrainConfig config;
-  config.epochs = reader.count("epochs", 1, config.epochs);
-  if (reader.raw("max_steps") != nullptr) {
-    config.max_steps = reader.count("max_steps", 1);
-  }
-  config.batch = reader.count("batch", 1, config.batch);
-  config.optimizer = choice(reader, "optimizer", {"sgd"}, config.optimizer);
-  config.lr = reader.number("lr", config.lr);
-  if (config.lr <= 0) {
-    throw reader.error("lr", fmt::format("expected a rate above 0, found {}", config.lr));
-  }
-  config.lr_schedule = choice(reader, "lr_schedule", {"constant"}, config.lr_schedule);
-  config.momentum = reader.number("momentum", config.momentum);
-  if (config.momentum < 0 || config.momentum >= 1) {
-    throw reader.error(
-        "momentum", fmt::format("expected 0 or more and less than 1, found {}", config.momentum));
-  }
-  config.weight_decay = reader.quantity("weight_decay", config.weight_decay);
-  config.dtype = choice(reader, "dtype", {"float32", "float64"}, config.dtype);
-  config.seed = static_cast<uint64_t>(reader.count("seed", 0, 1));
-  config.eval_every_epochs = reader.count("eval_every_epochs", 0, config.eval_every_epochs);
-  config.checkpoint_every_epochs =
-      reader.count("checkpoint_every_epochs", 0, config.checkpoint_every_epochs);
-  reader.finish();
   return config;
 }
 
@@ -296,7 +247,7 @@ RunConfig run_config_from(const Document& document) {
   }
   if (reader.raw("train") != nullptr) {
     Reader table = reader.object("train");
-    config.train = train_from(table);
+    config.train = internal::train_from(table);
   }
   if (reader.raw("emulate") != nullptr) {
     Reader table = reader.object("emulate");
@@ -320,8 +271,6 @@ RunConfig run_config_from(const Document& document) {
 }
 
 Value to_value(const RunConfig& config) {
-  MILLRACE_CHECK(config.train.seed <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()),
-                 "a seed above 2^63-1 has no form in a file");
   Value root = Value::map();
   root.set("name", Value::of(config.name));
   const auto add_named = [&root](const char* table, const std::string& name, const Value& options) {
@@ -362,22 +311,7 @@ Value to_value(const RunConfig& config) {
   p.set("update", Value::of(to_string(parallel.update)));
   p.set("timeout_s", Value::of(parallel.timeout_s));
 
-  const TrainConfig& train = config.train;
-  Value& t = root.set("train", Value::map());
-  t.set("epochs", Value::of(train.epochs));
-  if (train.max_steps) {
-    t.set("max_steps", Value::of(*train.max_steps));
-  }
-  t.set("batch", Value::of(train.batch));
-  t.set("optimizer", Value::of(train.optimizer));
-  t.set("lr", Value::of(train.lr));
-  t.set("lr_schedule", Value::of(train.lr_schedule));
-  t.set("momentum", Value::of(train.momentum));
-  t.set("weight_decay", Value::of(train.weight_decay));
-  t.set("dtype", Value::of(train.dtype));
-  t.set("seed", Value::of(static_cast<int64_t>(train.seed)));
-  t.set("eval_every_epochs", Value::of(train.eval_every_epochs));
-  t.set("checkpoint_every_epochs", Value::of(train.checkpoint_every_epochs));
+  root.set("train", internal::to_value(config.train));
   if (config.emulate) {
     root.set("emulate", to_value(*config.emulate));
   }

@@ -49,14 +49,27 @@ struct TrainConfig {
   std::optional<int64_t> max_steps;  // stop after so many updates, whatever the epochs
   int64_t batch = 128;               // global samples per step
   std::string optimizer = "sgd";
+  // Keys of optimizers; unset: the optimizer's own default (millrace/core/optimizer_keys.h).
+  std::optional<double> momentum;
+  std::optional<double> weight_decay;
+  std::optional<double> beta1;
+  std::optional<double> beta2;
+  std::optional<double> epsilon;
   double lr = 0.05;
+  // Keys of learning rate schedules (millrace/core/lr_schedule.h); each is used by some only.
   std::string lr_schedule = "constant";
-  double momentum = 0.0;
-  double weight_decay = 0.0;
+  int64_t warmup_steps = 0;
+  std::optional<int64_t> lr_step_epochs;
+  std::vector<int64_t> lr_milestones;  // epochs, increasing
+  double lr_decay = 0.1;
+  double lr_power = 1.0;
+  double lr_end = 0.0;
+  std::optional<double> clip_norm;  // most that the norm of the mean gradient may be
   std::string dtype = "float32";
   uint64_t seed = 1;
   int64_t eval_every_epochs = 1;        // 0: only at the end
   int64_t checkpoint_every_epochs = 1;  // 0: only at the end or when interrupted
+  int64_t keep_checkpoints = 3;         // the newest so many stay; 0: all
   bool operator==(const TrainConfig&) const = default;
 };
 

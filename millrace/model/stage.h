@@ -76,7 +76,7 @@ class Stage {
   // the model's last layer, what that makes.
   const std::vector<Border>& outputs() const { return outputs_; }
   bool is_last() const { return is_last_; }  // holds the model's last layer: computes the loss
-  bool takes_data() const;                   // the model's input is among inputs()
+  bool takes_data() const;                   // the model's input is the first of inputs()
 
   int num_layers() const { return static_cast<int>(layers_.size()); }
   const Layer& layer(int index) const;  // by place in this stage

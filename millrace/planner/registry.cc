@@ -135,11 +135,7 @@ Plan make_plan(const std::string& planner, const PlanRequest& request) {
   plan.data_parallel_minibatch_s = finish(find_planner("data-parallel"), unrestricted).minibatch_s;
   plan.one_worker_minibatch_s = finish(find_planner("one"), unrestricted).minibatch_s;
 
-  std::vector<std::string> names;
-  for (const LayerProfile& layer : request.profile.layers) {
-    names.push_back(layer.name);
-  }
-  check_plan(plan, names);
+  check_plan(plan, layer_names(request.profile), request.profile.edges);
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -13,6 +14,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/model/stage.h"
+#include "millrace/runtime/optimizer.h"
 
 namespace millrace {
 namespace {
@@ -60,7 +62,7 @@ class Passes {
       part.weight_views = part.stage.views(part.weights);
       part.sum_views = part.stage.views(part.sums);
       if (part.stage.flat_elements() > 0) {
-        part.optimizer.emplace_back(request.optimizer, part.stage.flat_elements(), dtype_);
+        part.optimizer = make_optimizer(request.train, flat_layout(part.stage, dtype_));
       }
       parts_.push_back(std::move(part));
     }
@@ -134,12 +136,13 @@ class Passes {
     for (std::size_t l = 0; l < parts_.size(); ++l) {
       Part& part = parts_[l];
       lap();
-      if (!part.optimizer.empty()) {
-        part.optimizer.front().update(part.weights, part.weights, part.sums,
-                                      static_cast<double>(request_.samples));
+      if (part.optimizer != nullptr) {
+        part.optimizer->update(
+            part.weights, part.weights, part.sums,
+            {.samples = static_cast<double>(request_.samples), .lr = request_.train.lr});
       }
       if (times != nullptr) {
-        (*times)[l].update.push_back(part.optimizer.empty() ? 0.0 : lap());
+        (*times)[l].update.push_back(part.optimizer == nullptr ? 0.0 : lap());
       }
     }
   }
@@ -167,7 +170,7 @@ class Passes {
     WeightViews weight_views;
     WeightViews sum_views;
     Tensors buffers;
-    std::vector<Sgd> optimizer;  // one, or none for a layer without parameters
+    std::unique_ptr<Optimizer> optimizer;  // null for a layer without parameters
     int64_t output_bytes = 0;
     int64_t stash_bytes = 0;
   };

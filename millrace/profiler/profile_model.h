@@ -10,9 +10,9 @@
 #include <string>
 
 #include "millrace/core/profile.h"
+#include "millrace/core/run_config.h"
 #include "millrace/data/dataset.h"
 #include "millrace/model/model.h"
-#include "millrace/runtime/optimizer.h"
 
 namespace millrace {
 
@@ -22,7 +22,7 @@ struct ProfileRequest {
       nullptr;           // real samples, so that loading is part of the first layer's forward
   int64_t samples = 1;   // a microbatch on one replica
   int busy_ranks = 1;    // threads that run the same work meanwhile, the measured one included
-  SgdConfig optimizer;   // for update_s
+  TrainConfig train;     // its optimizer, for update_s
   double seconds = 1.5;  // spent measuring, at least; and at least 7 repeats
   std::string machine;   // recorded in the profile
   std::function<void(double fraction)> progress;  // may be empty; called from the measuring thread

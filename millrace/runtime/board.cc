@@ -29,6 +29,19 @@ void StepBoard::report(int64_t step, int reporter, const LossSums& sums) {
   }
 }
 
+void StepBoard::report_norm(int64_t step, double gradient_norm) {
+  bool is_complete = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Pending& pending = pending_[step];
+    pending.gradient_norm = gradient_norm;
+    is_complete = complete(step, pending);
+  }
+  if (is_complete) {
+    changed_.notify_one();
+  }
+}
+
 std::optional<StepSums> StepBoard::next(double timeout_s) {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto ready = [&] {
@@ -41,7 +54,7 @@ std::optional<StepSums> StepBoard::next(double timeout_s) {
     return std::nullopt;
   }
   const auto it = pending_.find(next_step_);
-  StepSums result{next_step_, {}};
+  StepSums result{next_step_, {}, it->second.gradient_norm};
   for (const LossSums& sums : it->second.by_reporter) {
     add(result.sums, sums);
   }

@@ -18,18 +18,21 @@ namespace millrace {
 struct StepSums {
   int64_t step = 0;
   LossSums sums;
+  std::optional<double> gradient_norm;  // where the gradient is clipped
 };
 
 class StepBoard {
  public:
   // `step_samples(step)`: samples after which a step is complete; called under the board's lock.
-  // `num_reporters`: replicas of the last stage.
-  StepBoard(std::function<int64_t(int64_t)> step_samples, int num_reporters)
-      : step_samples_(std::move(step_samples)), num_reporters_(num_reporters) {}
+  // `num_reporters`: replicas of the last stage. With `norms` a step is complete when its norm was
+  // reported too.
+  StepBoard(std::function<int64_t(int64_t)> step_samples, int num_reporters, bool norms = false)
+      : step_samples_(std::move(step_samples)), num_reporters_(num_reporters), norms_(norms) {}
 
   // Sums of one microbatch or more of a step. Added up by reporter first, then in the order of
   // reporters, so that a step's loss does not depend on timing.
   void report(int64_t step, int reporter, const LossSums& sums);
+  void report_norm(int64_t step, double gradient_norm);  // by one rank, once a step
 
   // The next complete step in order, waiting at most `timeout_s`; nothing on timeout or after
   // close() when none is left.
@@ -42,13 +45,15 @@ class StepBoard {
   struct Pending {
     std::vector<LossSums> by_reporter;
     int64_t samples = 0;
+    std::optional<double> gradient_norm;
   };
   bool complete(int64_t step, const Pending& pending) const {
-    return pending.samples == step_samples_(step);
+    return pending.samples == step_samples_(step) && (!norms_ || pending.gradient_norm);
   }
 
   const std::function<int64_t(int64_t)> step_samples_;
   const int num_reporters_;
+  const bool norms_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<int64_t, Pending> pending_;

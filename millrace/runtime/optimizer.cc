@@ -2,69 +2,79 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <utility>
+
 #include "millrace/base/error.h"
+#include "millrace/core/optimizer_keys.h"
 
 namespace millrace {
-namespace {
 
-// `target` may equal `current`, so only the other pointers are declared free of aliases.
-template <typename T>
-void update_all(const T* current, T* target, T* __restrict gradient, T* __restrict velocity,
-                int64_t count, T samples, T lr, T momentum, T weight_decay) {
-  for (int64_t i = 0; i < count; ++i) {
-    const T mean = gradient[i] / samples + weight_decay * current[i];
-    gradient[i] = 0;
-    const T v = momentum * velocity[i] + mean;
-    velocity[i] = v;
-    const T delta = -lr * v;
-    target[i] = current[i] + delta;
+namespace builtin_optimizers {
+#define OPTIMIZER(name, symbol, text, keys, state) \
+  std::unique_ptr<Optimizer> symbol(const TrainConfig& config, FlatLayout layout);
+#include "millrace/runtime/builtin.def"
+#undef OPTIMIZER
+}  // namespace builtin_optimizers
+
+FlatLayout flat_layout(const Stage& stage, at::ScalarType dtype) {
+  FlatLayout layout{.elements = stage.flat_elements(), .offsets = {}, .dtype = dtype};
+  for (const ParameterSlot& slot : stage.slots()) {
+    layout.offsets.push_back(slot.offset);
   }
+  return layout;
 }
 
-template <typename T>
-void update_all_plain(const T* current, T* target, T* __restrict gradient, int64_t count, T samples,
-                      T lr, T weight_decay) {
-  for (int64_t i = 0; i < count; ++i) {
-    const T mean = gradient[i] / samples + weight_decay * current[i];
-    gradient[i] = 0;
-    const T delta = -lr * mean;
-    target[i] = current[i] + delta;
-  }
+Optimizer::Optimizer(FlatLayout layout) : layout_(std::move(layout)) {
+  MILLRACE_CHECK(layout_.dtype == at::kFloat || layout_.dtype == at::kDouble,
+                 "optimizers take float32 or float64");
 }
 
-template <typename T>
-void update_typed(const SgdConfig& config, const at::Tensor& current, at::Tensor& target,
-                  at::Tensor& gradient_sum, at::Tensor& velocity, double samples) {
-  const int64_t count = current.numel();
-  if (velocity.defined()) {
-    update_all<T>(current.data_ptr<T>(), target.data_ptr<T>(), gradient_sum.data_ptr<T>(),
-                  velocity.data_ptr<T>(), count, static_cast<T>(samples), static_cast<T>(config.lr),
-                  static_cast<T>(config.momentum), static_cast<T>(config.weight_decay));
-  } else {
-    update_all_plain<T>(current.data_ptr<T>(), target.data_ptr<T>(), gradient_sum.data_ptr<T>(),
-                        count, static_cast<T>(samples), static_cast<T>(config.lr),
-                        static_cast<T>(config.weight_decay));
-  }
+at::Tensor Optimizer::add_state(const char* name) {
+  state_.push_back({name, at::zeros({layout_.elements}, layout_.dtype)});
+  return state_.back().tensor;
 }
 
-}  // namespace
-
-Sgd::Sgd(const SgdConfig& config, int64_t flat_elements, at::ScalarType dtype) : config_(config) {
-  MILLRACE_CHECK(dtype == at::kFloat || dtype == at::kDouble, "SGD takes float32 or float64");
-  if (config.momentum != 0.0) {
-    velocity_ = at::zeros({flat_elements}, dtype);
-  }
+void Optimizer::count_updates() {
+  updates_ = at::zeros({static_cast<int64_t>(layout_.offsets.size())}, at::kDouble);
 }
 
-void Sgd::update(const at::Tensor& current, at::Tensor& target, at::Tensor& gradient_sum,
-                 double samples) {
-  MILLRACE_CHECK(samples > 0, "an update needs samples");
-  MILLRACE_CHECK(current.numel() == target.numel() && current.numel() == gradient_sum.numel());
-  if (current.scalar_type() == at::kDouble) {
-    update_typed<double>(config_, current, target, gradient_sum, velocity_, samples);
-  } else {
-    update_typed<float>(config_, current, target, gradient_sum, velocity_, samples);
+int64_t Optimizer::range_end(std::size_t index) const {
+  return index + 1 < layout_.offsets.size() ? layout_.offsets[index + 1] : layout_.elements;
+}
+
+const std::vector<OptimizerEntry>& optimizers() {
+  static const std::vector<OptimizerEntry> entries = {
+#define OPTIMIZER(name, symbol, text, keys, state) \
+  {name, text, keys, state, &builtin_optimizers::symbol},
+#include "millrace/runtime/builtin.def"
+#undef OPTIMIZER
+  };
+  return entries;
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, FlatLayout layout) {
+  std::vector<OptimizerText> texts;
+  for (const OptimizerEntry& entry : optimizers()) {
+    texts.push_back({entry.name, entry.keys});
   }
+  TrainConfig settled = config;
+  settle_optimizer(settled, texts);
+  for (const OptimizerEntry& entry : optimizers()) {
+    if (entry.name == settled.optimizer) {
+      return entry.make(settled, std::move(layout));
+    }
+  }
+  throw Error(ErrorCode::kInternal, "a settled optimizer is one of the table");
+}
+
+OptimizerState optimizer_state(const TrainConfig& config) {
+  const std::unique_ptr<Optimizer> probe = make_optimizer(config, {});
+  OptimizerState state;
+  for (const OptimizerBuffer& buffer : probe->state()) {
+    state.buffers.push_back(buffer.name);
+  }
+  state.counts_updates = probe->updates().defined();
+  return state;
 }
 
 }  // namespace millrace

@@ -1,10 +1,14 @@
 #include "millrace/runtime/worker.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 #include "millrace/base/clock.h"
+#include "millrace/runtime/clip.h"
 
 namespace millrace {
 namespace {
@@ -14,12 +18,12 @@ namespace {
 struct Slot {
   int64_t microbatch = kNone;
   int64_t samples = 0;
-  bool computed = false;  // B, or I and W, are done
-  bool sent = false;      // the input gradient left for the previous stage
-  at::Tensor input;       // received, or loaded by the first stage
-  at::Tensor output;      // to be sent
-  at::Tensor grad;        // received for the backward
-  at::Tensor grad_in;     // to be sent back
+  bool computed = false;                  // B, or I and W, are done
+  int num_sent_back = 0;                  // stages that got their gradients
+  Tensors inputs;                         // by the stage's inputs(): received, or loaded
+  Tensors outputs;                        // by the stage's outputs(), to be sent
+  std::vector<BorderGradient> gradients;  // received for the backward
+  Tensors input_gradients;                // by inputs(), to be sent back
   Stash stash;
 };
 
@@ -39,73 +43,15 @@ class SlotRing {
     return slot;
   }
 
-  // Frees the slot once nothing of its microbatch is to come.
-  static void release_when_done(Slot& slot) {
-    if (slot.computed && slot.sent) {
+  // Frees the slot once nothing of its microbatch is to come: gradients go to `num_sources` stages.
+  static void release_when_done(Slot& slot, int num_sources) {
+    if (slot.computed && slot.num_sent_back == num_sources) {
       slot = Slot{};
     }
   }
 
  private:
   std::vector<Slot> slots_;
-};
-
-MessageTag tag_of(ActionKind send_kind, int sender_stage, int64_t microbatch) {
-  return {static_cast<uint8_t>(send_kind), sender_stage, microbatch};
-}
-
-// The stage's border to its neighbour. A stage has at most one to each side: Session refuses plans
-// whose stages have more.
-const Border& input_border(const Stage& stage) { return stage.inputs().front(); }
-const Border& output_border(const Stage& stage) { return stage.outputs().front(); }
-
-Fingerprint border_fingerprint(const TensorSpec& spec, int64_t samples) {
-  Fingerprint fingerprint;
-  fingerprint.dtype = 255;
-  if (samples > 0) {
-    fingerprint.dtype = static_cast<uint8_t>(spec.dtype);
-    fingerprint.num_dimensions = static_cast<uint8_t>(spec.sample_shape.size() + 1);
-    fingerprint.sizes[0] = samples;
-    std::copy(spec.sample_shape.begin(), spec.sample_shape.end(), fingerprint.sizes.begin() + 1);
-  }
-  return fingerprint;
-}
-
-// Sends and receives of stage borders, shared by training and evaluation.
-class Neighbours {
- public:
-  Neighbours(Communicator& communicator, Recorder* recorder)
-      : communicator_(communicator), recorder_(recorder) {}
-
-  void send(const Action& action, at::Tensor tensor) {
-    const double start_s = monotonic_s();
-    const Transfer transfer = communicator_.send(
-        action.peer, tag_of(action.kind, action.stage, action.first), std::move(tensor));
-    record(action, start_s, transfer);
-  }
-
-  // `samples` and `spec` say what must arrive: an empty part is an undefined tensor.
-  at::Tensor receive(const Action& action, const TensorSpec& spec, int64_t samples) {
-    const Fingerprint expected = border_fingerprint(spec, samples);
-    const bool is_forward = action.kind == ActionKind::kReceiveForward;
-    const MessageTag tag = tag_of(is_forward ? ActionKind::kSendForward : ActionKind::kSendBackward,
-                                  is_forward ? action.stage - 1 : action.stage + 1, action.first);
-    const double start_s = monotonic_s();
-    Transfer transfer;
-    at::Tensor tensor = communicator_.receive(action.peer, tag, &expected, &transfer);
-    record(action, start_s, transfer);
-    return tensor;
-  }
-
- private:
-  void record(const Action& action, double start_s, const Transfer& transfer) {
-    if (recorder_ != nullptr) {
-      recorder_->add(action, start_s, monotonic_s(), transfer.wait_s, transfer.bytes);
-    }
-  }
-
-  Communicator& communicator_;
-  Recorder* recorder_;
 };
 
 }  // namespace
@@ -115,7 +61,8 @@ class Worker::Training final : public ActionHandler {
   Training(Worker& worker, const TrainSegment& segment)
       : worker_(worker),
         segment_(segment),
-        neighbours_(*worker.communicator_, &worker.recorder_),
+        neighbours_(worker.stage_, worker.borders_, *segment.lowered, *worker.communicator_,
+                    &worker.recorder_),
         // Without a flush a rank has at most as many microbatches in flight as there are ranks,
         // every replicas-th of them.
         slots_(segment.lowered->flush
@@ -136,15 +83,15 @@ class Worker::Training final : public ActionHandler {
 
   void backward(const Action& action) override {
     run_backward(action, [&](Slot& slot) {
-      slot.grad_in = of_input(worker_.stage_.backward(slot.stash, weights(action), gradient(slot),
-                                                      worker_.gradient_views_));
+      slot.input_gradients = worker_.stage_.backward(slot.stash, weights(action), slot.gradients,
+                                                     worker_.gradient_views_);
     });
   }
 
   void input_gradient(const Action& action) override {
     run_backward(action, [&](Slot& slot) {
-      slot.grad_in =
-          of_input(worker_.stage_.backward_input(slot.stash, weights(action), gradient(slot)));
+      slot.input_gradients =
+          worker_.stage_.backward_input(slot.stash, weights(action), slot.gradients);
     });
   }
 
@@ -156,12 +103,14 @@ class Worker::Training final : public ActionHandler {
 
   void send(const Action& action) override {
     Slot& slot = slots_.at(action.first);
-    if (action.kind == ActionKind::kSendForward) {
-      neighbours_.send(action, std::move(slot.output));
-    } else {
-      neighbours_.send(action, std::move(slot.grad_in));
-      slot.sent = true;
-      SlotRing::release_when_done(slot);
+    const bool forward = action.kind == ActionKind::kSendForward;
+    // An empty part made none of them.
+    Tensors& tensors = forward ? slot.outputs : slot.input_gradients;
+    tensors.resize(forward ? worker_.stage_.outputs().size() : worker_.stage_.inputs().size());
+    neighbours_.send(action, tensors);
+    if (!forward) {
+      ++slot.num_sent_back;
+      SlotRing::release_when_done(slot, worker_.borders_.num_sources());
     }
   }
 
@@ -169,10 +118,10 @@ class Worker::Training final : public ActionHandler {
     const int64_t samples = segment_.feed->part_samples(action.first);
     Slot& slot = slots_.at(action.first);
     if (action.kind == ActionKind::kReceiveForward) {
-      slot.input = neighbours_.receive(action, input_border(worker_.stage_).spec, samples);
+      slot.inputs.resize(worker_.stage_.inputs().size());
+      neighbours_.receive_inputs(action, samples, slot.inputs);
     } else {
-      const Border& border = output_border(worker_.stage_);
-      slot.grad = neighbours_.receive(action, border.spec, border.needs_gradient ? samples : 0);
+      neighbours_.receive_gradients(action, samples, slot.gradients);
     }
   }
 
@@ -181,6 +130,28 @@ class Worker::Training final : public ActionHandler {
     const double start_s = monotonic_s();
     Transfer transfer;
     worker_.exchange_->reduce(worker_.gradient_, transfer);
+    worker_.recorder_.add(action, start_s, monotonic_s(), transfer.wait_s, transfer.bytes);
+  }
+
+  void norm(const Action& action) override {
+    const WorkerSetup& setup = worker_.setup_;
+    const double start_s = monotonic_s();
+    // Replicas hold the same gradient: the first one brings it, the others bring nothing.
+    at::Tensor sum = at::zeros({1}, at::kDouble);
+    if (setup.replica == 0) {
+      *sum.data_ptr<double>() = squared_norm(worker_.gradient_);
+    }
+    Transfer transfer;
+    if (worker_.norm_group_ != nullptr) {
+      transfer = worker_.norm_group_->all_reduce_sum(sum);
+    }
+    const double norm = std::sqrt(*sum.data_ptr<double>()) / update_samples(action);
+    clip_ = clip_factor(norm, setup.train.clip_norm.value());
+    if (setup.stage == 0 && setup.replica == 0) {
+      for (int64_t step = first_step(action); step <= last_step(action); ++step) {
+        segment_.board->report_norm(step, norm);
+      }
+    }
     worker_.recorder_.add(action, start_s, monotonic_s(), transfer.wait_s, transfer.bytes);
   }
 
@@ -206,23 +177,16 @@ class Worker::Training final : public ActionHandler {
     return action.last / segment_.lowered->microbatches_per_step;
   }
 
+  double update_samples(const Action& action) const {
+    int64_t samples = 0;
+    for (int64_t step = first_step(action); step <= last_step(action); ++step) {
+      samples += segment_.feed->step_samples(step);
+    }
+    return static_cast<double>(samples);
+  }
+
   const WeightViews& weights(const Action& action) const {
     return worker_.versions_.read(action.version);
-  }
-
-  // The gradient that came for the stage's output; none where the loss is.
-  c10::ArrayRef<BorderGradient> gradient(Slot& slot) {
-    if (worker_.stage_.is_last()) {
-      return {};
-    }
-    gradient_ = {0, std::move(slot.grad)};
-    return gradient_;
-  }
-
-  // The gradient that goes back, undefined where none does.
-  at::Tensor of_input(Tensors gradients) {
-    gradient_.tensor.reset();
-    return std::move(gradients.front());
   }
 
   // Returns the samples of the microbatch.
@@ -237,7 +201,8 @@ class Worker::Training final : public ActionHandler {
         batch = segment_.feed->part(microbatch);
       }
       if (stage.takes_data()) {
-        slot.input = std::move(batch.input);
+        slot.inputs.resize(stage.inputs().size());
+        slot.inputs.front() = std::move(batch.input);
       }
       const LayerContext context{
           .training = true,
@@ -245,14 +210,14 @@ class Worker::Training final : public ActionHandler {
           .step = segment_.first_step + microbatch / segment_.lowered->microbatches_per_step,
           .first_place = segment_.feed->first_place(microbatch),
           .buffers = worker_.buffers_};
-      Tensors outputs =
-          stage.forward(context, slot.input, weights(action), batch.target, slot.stash, sums);
+      slot.outputs =
+          stage.forward(context, slot.inputs, weights(action), batch.target, slot.stash, sums);
       worker_.buffer_samples_ += slot.samples;
-      if (!stage.is_last()) {
-        slot.output = std::move(outputs.front());
+      if (stage.is_last()) {
+        slot.outputs.back().reset();  // the model's own output goes nowhere
       }
     }
-    slot.input.reset();
+    slot.inputs.clear();
     if (stage.is_last() && sums.samples > 0) {
       segment_.board->report(microbatch / segment_.lowered->microbatches_per_step,
                              worker_.setup_.replica, sums);
@@ -270,11 +235,10 @@ class Worker::Training final : public ActionHandler {
       samples += slot.samples;
       if (slot.samples > 0) {
         compute(slot);
-        slot.grad.reset();
+        slot.gradients.clear();
       }
       slot.computed = action.kind != ActionKind::kInputGradient;
-      slot.sent = slot.sent || worker_.stage_.takes_data();
-      SlotRing::release_when_done(slot);
+      SlotRing::release_when_done(slot, worker_.borders_.num_sources());
     }
     worker_.finish(action.kind, samples, start_s);
     worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
@@ -283,10 +247,7 @@ class Worker::Training final : public ActionHandler {
   void update(const Action& action) {
     const WorkerSetup& setup = worker_.setup_;
     const int64_t step = last_step(action);
-    double samples = 0;
-    for (int64_t each = first_step(action); each <= step; ++each) {
-      samples += static_cast<double>(segment_.feed->step_samples(each));
-    }
+    const double samples = update_samples(action);
     if (setup.divide_twice) {
       worker_.gradient_.div_(samples);
     }
@@ -296,7 +257,9 @@ class Worker::Training final : public ActionHandler {
     }
     const at::Tensor current = worker_.versions_.newest();
     at::Tensor& target = worker_.versions_.buffer_for(action.version);
-    worker_.optimizer_.update(current, target, worker_.gradient_, samples);
+    worker_.optimizer_->update(
+        current, target, worker_.gradient_,
+        {.samples = samples, .lr = segment_.lr->at(segment_.first_step + step), .clip = clip_});
     worker_.versions_.made(action.version);
     if (segment_.observer != nullptr) {
       segment_.observer->after_update(setup.stage, setup.replica, step, worker_.versions_.newest());
@@ -307,13 +270,15 @@ class Worker::Training final : public ActionHandler {
   const TrainSegment& segment_;
   Neighbours neighbours_;
   SlotRing slots_;
-  BorderGradient gradient_;
+  double clip_ = 1;  // of the update at hand
 };
 
 class Worker::Evaluation final : public ActionHandler {
  public:
-  Evaluation(Worker& worker, const Feed& feed)
-      : worker_(worker), feed_(feed), neighbours_(*worker.communicator_, nullptr) {}
+  Evaluation(Worker& worker, const LoweredSchedule& lowered, const Feed& feed)
+      : worker_(worker),
+        feed_(feed),
+        neighbours_(worker.stage_, worker.borders_, lowered, *worker.communicator_, nullptr) {}
 
   const LossSums& sums() const { return sums_; }
 
@@ -323,39 +288,40 @@ class Worker::Evaluation final : public ActionHandler {
     const double start_s = monotonic_s();
     const Stage& stage = worker_.stage_;
     const int64_t samples = feed_.part_samples(action.first);
-    output_.reset();
+    inputs_.resize(stage.inputs().size());
+    outputs_.assign(stage.outputs().size(), at::Tensor());
     if (samples > 0) {
       Batch batch;
       if (stage.takes_data() || stage.is_last()) {
         batch = feed_.part(action.first);
       }
       if (stage.takes_data()) {
-        input_ = std::move(batch.input);
+        inputs_.front() = std::move(batch.input);
       }
       Stash stash;
       LossSums sums;
-      Tensors outputs =
-          stage.forward(LayerContext{.training = false, .buffers = worker_.buffers_}, input_,
+      outputs_ =
+          stage.forward(LayerContext{.training = false, .buffers = worker_.buffers_}, inputs_,
                         worker_.versions_.newest_views(), batch.target, stash, sums);
-      output_ = std::move(outputs.front());
       sums_.loss += sums.loss;
       sums_.correct += sums.correct;
       sums_.samples += sums.samples;
     }
-    input_.reset();
+    inputs_.clear();
     worker_.finish(action.kind, samples, start_s);
   }
 
-  void send(const Action& action) override { neighbours_.send(action, std::move(output_)); }
+  void send(const Action& action) override { neighbours_.send(action, outputs_); }
   void receive(const Action& action) override {
-    input_ = neighbours_.receive(action, input_border(worker_.stage_).spec,
-                                 feed_.part_samples(action.first));
+    inputs_.resize(worker_.stage_.inputs().size());
+    neighbours_.receive_inputs(action, feed_.part_samples(action.first), inputs_);
   }
 
   void backward(const Action& action) override { refuse(action); }
   void input_gradient(const Action& action) override { refuse(action); }
   void weight_gradient(const Action& action) override { refuse(action); }
   void reduce(const Action& action) override { refuse(action); }
+  void norm(const Action& action) override { refuse(action); }
   void step(const Action& action) override { refuse(action); }
 
  private:
@@ -367,8 +333,8 @@ class Worker::Evaluation final : public ActionHandler {
   Worker& worker_;
   const Feed& feed_;
   Neighbours neighbours_;
-  at::Tensor input_;
-  at::Tensor output_;
+  Tensors inputs_;
+  Tensors outputs_;
   LossSums sums_;
 };
 
@@ -386,14 +352,18 @@ Worker::Worker(const WorkerSetup& setup, Communicator& communicator)
     : setup_(setup),
       communicator_(&communicator),
       stage_(*setup.model, setup.layers),
+      borders_(*setup.model, stage_, setup.stage_of_layer),
       versions_(stage_, initial_weights(stage_, setup)),
-      optimizer_(setup.optimizer, stage_.flat_elements(), setup.dtype),
+      optimizer_(make_optimizer(setup.train, flat_layout(stage_, setup.dtype))),
       gradient_(stage_.new_flat()),
       gradient_views_(stage_.views(gradient_)),
       buffers_(stage_.new_buffers()),
       recorder_(communicator.rank(), setup.stage, setup.trace_origin_s, setup.max_trace_events) {
   if (setup.replicas.size() > 1) {
     exchange_ = make_exchange(setup.rule, setup.replicas, communicator);
+  }
+  if (setup.train.clip_norm && setup.used_ranks.size() > 1) {
+    norm_group_ = communicator.group(setup.used_ranks);
   }
 }
 
@@ -408,7 +378,7 @@ int64_t Worker::train(const TrainSegment& segment) {
 }
 
 LossSums Worker::evaluate(const LoweredSchedule& lowered, const Feed& feed) {
-  Evaluation handler(*this, feed);
+  Evaluation handler(*this, lowered, feed);
   interpret(lowered, communicator_->rank(), 1, handler);
   return handler.sums();
 }
@@ -421,7 +391,7 @@ void Worker::finish(ActionKind kind, int64_t samples, double start_s) const {
 
 const Stage& Worker::stage() const { return stage_; }
 at::Tensor& Worker::weights() { return versions_.newest(); }
-at::Tensor& Worker::velocity() { return optimizer_.velocity(); }
+Optimizer& Worker::optimizer() { return *optimizer_; }
 Tensors& Worker::buffers() { return buffers_; }
 int64_t Worker::take_buffer_samples() { return std::exchange(buffer_samples_, 0); }
 const Recorder& Worker::recorder() const { return recorder_; }

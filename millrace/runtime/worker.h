@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "millrace/comm/communicator.h"
+#include "millrace/core/lr_schedule.h"
 #include "millrace/core/schedule.h"
 #include "millrace/exchange/exchange.h"
 #include "millrace/model/model.h"
@@ -20,6 +21,7 @@
 #include "millrace/runtime/emulated_device.h"
 #include "millrace/runtime/feed.h"
 #include "millrace/runtime/gate.h"
+#include "millrace/runtime/neighbours.h"
 #include "millrace/runtime/optimizer.h"
 #include "millrace/runtime/recorder.h"
 #include "millrace/runtime/versions.h"
@@ -39,13 +41,15 @@ class UpdateObserver {
 };
 
 struct WorkerSetup {
-  const Model* model = nullptr;  // outlives the worker
-  std::vector<int> layers;       // the stage's, by index
+  const Model* model = nullptr;     // outlives the worker
+  std::vector<int> layers;          // the stage's, by index
+  std::vector<int> stage_of_layer;  // of every layer of the model
   int stage = 0;
   int replica = 0;
-  std::vector<int> replicas;  // world ranks of this stage
+  std::vector<int> replicas;    // world ranks of this stage
+  std::vector<int> used_ranks;  // of all stages, ascending; needed for train.clip_norm
   std::string rule = "bsp";
-  SgdConfig optimizer;
+  TrainConfig train;  // its optimizer and clip_norm
   uint64_t seed = 1;
   at::ScalarType dtype = at::kFloat;
   double trace_origin_s = 0;
@@ -62,7 +66,8 @@ struct TrainSegment {
   const LoweredSchedule* lowered = nullptr;
   const Feed* feed = nullptr;
   int64_t num_steps = 0;
-  int64_t first_step = 0;  // the run's number of the segment's step 0: keys random draws
+  const LrSchedule* lr = nullptr;
+  int64_t first_step = 0;  // the run's number of the segment's step 0: keys random draws, and `lr`
   StepGate* gate = nullptr;
   StepBoard* board = nullptr;
   UpdateObserver* observer = nullptr;
@@ -70,7 +75,8 @@ struct TrainSegment {
 
 class Worker {
  public:
-  // Collective over the stage's replicas when there are several (makes their group).
+  // Collective over the stage's replicas when there are several, and over all used ranks when the
+  // gradient is clipped (makes their groups).
   Worker(const WorkerSetup& setup, Communicator& communicator);
   ~Worker();
 
@@ -83,8 +89,8 @@ class Worker {
   LossSums evaluate(const LoweredSchedule& lowered, const Feed& feed);
 
   const Stage& stage() const;
-  at::Tensor& weights();   // newest, flat
-  at::Tensor& velocity();  // flat, undefined without momentum
+  at::Tensor& weights();  // newest, flat
+  Optimizer& optimizer();
   // The stage's buffers, in buffer_slots() order: no versions, updated in the order of forwards.
   Tensors& buffers();
   // Samples that went through training forwards since the last call: what this replica's buffers
@@ -102,13 +108,15 @@ class Worker {
   WorkerSetup setup_;
   Communicator* communicator_;
   Stage stage_;
+  StageBorders borders_;
   WeightVersions versions_;
-  Sgd optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   at::Tensor gradient_;  // flat sums
   WeightViews gradient_views_;
   Tensors buffers_;
   int64_t buffer_samples_ = 0;
   std::unique_ptr<Exchange> exchange_;  // null for a single replica
+  std::unique_ptr<Group> norm_group_;   // null without clipping or for a single rank
   Recorder recorder_;
 };
 

@@ -27,6 +27,8 @@ void dispatch(const Action& action, ActionHandler& handler) {
       return handler.receive(action);
     case ActionKind::kReduce:
       return handler.reduce(action);
+    case ActionKind::kNorm:
+      return handler.norm(action);
     case ActionKind::kStep:
       return handler.step(action);
   }

@@ -19,7 +19,8 @@ class ActionHandler {
   virtual void weight_gradient(const Action& action) = 0;
   virtual void send(const Action& action) = 0;     // SEND_F, SEND_B: never blocks
   virtual void receive(const Action& action) = 0;  // RECV_F, RECV_B: blocks until its deadline
-  virtual void reduce(const Action& action) = 0;
+  virtual void reduce(const Action& action) = 0;   // REDUCE
+  virtual void norm(const Action& action) = 0;     // NORM: blocks until all ranks are there
   virtual void step(const Action& action) = 0;
   // Asked before the first action of every step: false ends the run, drained, before that step.
   virtual bool enter_step(int64_t step) = 0;

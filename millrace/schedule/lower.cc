@@ -101,6 +101,20 @@ std::vector<int> place_positions(const Schedule& schedule, const Plan& plan) {
   return rank_of;
 }
 
+// Stages without a flush update one after another, each while others still compute with older
+// weights: at no moment is there one gradient of the whole model whose norm could be taken.
+void check_clipping(const Schedule& schedule) {
+  if (!schedule.flush && schedule.num_stages > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("schedule {} has no flush, so its {} stages update at different times "
+                            "and the gradient of the whole model, whose norm clip_norm limits, is "
+                            "never there at once; use a schedule with a flush such as 1f1b, one "
+                            "stage, or no clip_norm",
+                            schedule.name, schedule.num_stages))
+        .at_key("train.clip_norm");
+  }
+}
+
 // Which position runs what: runner[stage][microbatch], read off the lists.
 using Runners = std::vector<std::vector<int>>;
 
@@ -146,13 +160,14 @@ class PositionLowering {
  public:
   PositionLowering(const Schedule& schedule, const std::vector<StageLink>& links,
                    const Runners& forwards, const Runners& gradients,
-                   const std::vector<int64_t>& round_sizes, int64_t num_microbatches)
+                   const std::vector<int64_t>& round_sizes, int64_t num_microbatches, bool clips)
       : schedule_(schedule),
         links_(links),
         forwards_(forwards),
         gradients_(gradients),
         round_sizes_(round_sizes),
-        num_microbatches_(num_microbatches) {}
+        num_microbatches_(num_microbatches),
+        clips_(clips) {}
 
   ActionList lower(const ActionList& bare, int position, int stage) const {
     ActionList list;
@@ -248,6 +263,9 @@ class PositionLowering {
     if (schedule_.stage_ranks[static_cast<std::size_t>(stage)].size() > 1) {
       list.push_back(Action::range(ActionKind::kReduce, stage, first, last));
     }
+    if (clips_) {
+      list.push_back(Action::range(ActionKind::kNorm, stage, first, last));
+    }
     list.push_back(Action::range(ActionKind::kStep, stage, first, last));
   }
 
@@ -257,6 +275,7 @@ class PositionLowering {
   const Runners& gradients_;
   const std::vector<int64_t>& round_sizes_;
   int64_t num_microbatches_;
+  bool clips_;
 };
 
 // The policy that the schedule names, once it is known to fit.
@@ -283,8 +302,11 @@ const PolicyEntry& fitting_policy(const Schedule& schedule, const std::vector<in
 }  // namespace
 
 LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_steps,
-                      const std::vector<StageLink>& links) {
+                      const std::vector<StageLink>& links, bool clips) {
   check_stages(plan);
+  if (clips) {
+    check_clipping(schedule);
+  }
   const std::vector<int> rank_of = place_positions(schedule, plan);
   if (num_steps < 1) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -313,7 +335,7 @@ LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_st
   const Runners gradients = find_runners(schedule, bare, ActionKind::kBackward,
                                          ActionKind::kInputGradient, num_microbatches);
   const PositionLowering lowering(schedule, lowered.links, forwards, gradients, rounds,
-                                  num_microbatches);
+                                  num_microbatches, clips);
   for (int stage = 0; stage < schedule.num_stages; ++stage) {
     for (const int position : schedule.stage_ranks[static_cast<std::size_t>(stage)]) {
       const auto p = static_cast<std::size_t>(position);

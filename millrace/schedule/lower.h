@@ -21,8 +21,12 @@ namespace millrace {
 // there are replicas) and STEP end the list; without, they follow the SEND_B of the round's last
 // backward on the rank. REDUCE and STEP carry the microbatches they apply, over all replicas.
 // Versions are relative: the first read is 0 and the first STEP makes 1.
+//
+// With `clips` a NORM of the same microbatches stands before every STEP (after its REDUCE), where
+// all ranks learn the norm of the whole gradient. Refused (kUnsupported) without a flush on more
+// than one stage.
 LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_steps,
-                      const std::vector<StageLink>& links);
+                      const std::vector<StageLink>& links, bool clips = false);
 // Stages that form a chain.
 LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_steps);
 // A plan without layers whose ranks are the schedule's positions.

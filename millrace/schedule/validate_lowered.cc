@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "millrace/base/error.h"
+#include "millrace/schedule/internal/norms.h"
 #include "millrace/schedule/internal/places.h"
 #include "millrace/schedule/internal/replay.h"
 #include "millrace/schedule/policy.h"
@@ -411,9 +412,10 @@ void check_versions(Check& check, const std::string& policy_name) {
   }
 }
 
-// A receive waits for its send; a REDUCE for all other replicas to reach theirs.
+// A receive waits for its send; a REDUCE for all other replicas to reach theirs, a NORM for all
+// other ranks.
 internal::Requirements lowered_requirements(const Check& check, const Borders& borders,
-                                            const Reduces& reduces) {
+                                            const Reduces& reduces, const internal::Norms& norms) {
   return [&](Place place, std::vector<Place>& required) {
     const Action& action = check.at(place);
     if (is_receive(action.kind)) {
@@ -421,6 +423,10 @@ internal::Requirements lowered_requirements(const Check& check, const Borders& b
       if (send.known()) {
         required.push_back(send);
       }
+      return;
+    }
+    if (action.kind == ActionKind::kNorm) {
+      norms.add_requirements(place, required);
       return;
     }
     if (action.kind != ActionKind::kReduce || action.stage < 0 ||
@@ -462,8 +468,10 @@ std::vector<Finding> find_faults(const LoweredSchedule& lowered) {
   borders.check();
   Updates updates(check, places, lowered.flush);
   updates.check();
+  internal::Norms norms(check);
+  norms.check();
   check_versions(check, lowered.policy);
-  internal::check_deadlock(check, lowered_requirements(check, borders, updates.reduces()));
+  internal::check_deadlock(check, lowered_requirements(check, borders, updates.reduces(), norms));
   return check.findings;
 }
 

@@ -127,7 +127,8 @@ Simulation simulate(const SimulationInput& input) {
 }
 
 Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster& cluster,
-                         int64_t batch, const std::string& policy) {
+                         int64_t batch, const std::string& policy, int optimizer_buffers,
+                         bool clips) {
   if (plan.stages.empty() || plan.stages[0].ranks.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "expected a plan of at least one stage with a rank, found none");
@@ -144,13 +145,14 @@ Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster
     const int64_t wanted = std::max<int64_t>(4 * plan.num_used_ranks() + 40, 8 * round);
     num_steps = (wanted + round - 1) / round * round;
   }
-  const LoweredSchedule lowered = lower(schedule, plan, num_steps, links);
+  const LoweredSchedule lowered = lower(schedule, plan, num_steps, links, clips);
   const double samples = samples_per_part(plan, schedule.flush, batch);
   SimulationInput input{.lowered = lowered,
                         .costs = stage_costs(plan, profile, samples),
                         .cluster = cluster,
                         .rule = plan.rule,
-                        .num_steps = num_steps};
+                        .num_steps = num_steps,
+                        .optimizer_buffers = optimizer_buffers};
   input.link_bytes = link_bytes(plan, profile, links, samples);
   return simulate(input);
 }

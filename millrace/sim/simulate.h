@@ -105,8 +105,10 @@ Simulation simulate(const SimulationInput& input);
 // Builds, lowers and simulates a plan: what `plan`, `simulate` and `train` print. `batch` is the
 // global minibatch; `policy` empty means the schedule's own. Without a flush at least 4 x used
 // ranks + 40 minibatches and 8 rounds of all replicas are run, enough to reach the steady period.
-// Errors of make_schedule and lower pass through.
+// `optimizer_buffers` as in SimulationInput, `clips` as for lower. Errors of make_schedule and
+// lower pass through.
 Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster& cluster,
-                         int64_t batch, const std::string& policy = "");
+                         int64_t batch, const std::string& policy = "", int optimizer_buffers = 1,
+                         bool clips = false);
 
 }  // namespace millrace

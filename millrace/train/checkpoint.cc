@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "millrace/base/file.h"
@@ -23,6 +25,8 @@ namespace fs = std::filesystem;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kPayload = "tensors.safetensors";
 constexpr const char* kLatest = "latest";
+constexpr const char* kPrefix = "step-";
+constexpr const char* kHiddenPrefix = ".step-";
 
 const char* dtype_name(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? "float64" : "float32";
@@ -32,6 +36,42 @@ TensorEntry entry_of(const NamedTensor& item) {
   const at::Tensor tensor = item.tensor.contiguous();
   return {item.name, item.layer, dtype_name(tensor), tensor.sizes().vec(),
           crc32_of(tensor.data_ptr(), tensor.nbytes())};
+}
+
+// Hidden folders hold half a checkpoint or one on its way out: their process was killed.
+void remove_leftovers(const fs::path& dir) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir, ignored)) {
+    if (entry.path().filename().string().rfind(kHiddenPrefix, 0) == 0) {
+      fs::remove_all(entry.path(), ignored);
+    }
+  }
+}
+
+// Removes all but the `keep` checkpoints that were written last; `latest` is one of those that
+// stay.
+void remove_old(const fs::path& dir, const std::string& latest, int64_t keep) {
+  struct Found {
+    fs::file_time_type written;
+    std::string name;
+  };
+  std::vector<Found> others;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind(kPrefix, 0) == 0 && name != latest) {
+      others.push_back({entry.last_write_time(ignored), name});
+    }
+  }
+  std::sort(others.begin(), others.end(), [](const Found& a, const Found& b) {
+    return std::tie(a.written, a.name) > std::tie(b.written, b.name);
+  });
+  for (std::size_t i = static_cast<std::size_t>(keep - 1); i < others.size(); ++i) {
+    // Hidden first: a kill must not leave half of a checkpoint under a checkpoint's name.
+    const fs::path hidden = dir / ("." + others[i].name + ".old");
+    fs::rename(dir / others[i].name, hidden, ignored);
+    fs::remove_all(hidden, ignored);
+  }
 }
 
 // A checkpoint of this very step can be there already after a resume. Then the two folders swap
@@ -55,26 +95,30 @@ void put_in_place(const fs::path& aside, const fs::path& target) {
 }  // namespace
 
 std::string save_checkpoint(const std::string& dir, CheckpointManifest manifest,
-                            const std::vector<NamedTensor>& tensors) {
+                            const std::vector<NamedTensor>& tensors, int64_t keep) {
   manifest.tensors.clear();
   for (const NamedTensor& item : tensors) {
     manifest.tensors.push_back(entry_of(item));
   }
-  const std::string name = fmt::format("step-{:08d}", manifest.step);
+  const std::string name = fmt::format("{}{:08d}", kPrefix, manifest.step);
   const fs::path target = fs::path(dir) / name;
   const fs::path aside = fs::path(dir) / fmt::format(".{}.{}", name, ::getpid());
   make_directories(dir);
+  remove_leftovers(dir);
   std::error_code ignored;
-  fs::remove_all(aside, ignored);
   try {
     make_directories(aside.string());
     write_file_atomically((aside / kPayload).string(), encode_safetensors(tensors));
     write_file_atomically((aside / kManifest).string(), to_json(to_value(manifest)) + "\n");
     put_in_place(aside, target);
+    sync_directory(dir);
     write_file_atomically((fs::path(dir) / kLatest).string(), name + "\n");
   } catch (...) {
     fs::remove_all(aside, ignored);
     throw;
+  }
+  if (keep > 0) {
+    remove_old(dir, name, keep);
   }
   return target.string();
 }
@@ -124,25 +168,39 @@ LoadedCheckpoint read_checkpoint(const std::string& path) {
 }
 
 void load_into(const LoadedCheckpoint& checkpoint, Session& session) {
+  std::map<std::string, const NamedTensor*> saved;
+  for (const NamedTensor& tensor : checkpoint.tensors) {
+    saved[tensor.name] = &tensor;
+  }
   std::vector<std::string> missing;
+  std::vector<std::string> different;
   for (const NamedTensor& own : session.state()) {
-    const bool there = std::any_of(checkpoint.tensors.begin(), checkpoint.tensors.end(),
-                                   [&](const NamedTensor& t) { return t.name == own.name; });
-    if (!there) {
+    const auto found = saved.find(own.name);
+    if (found == saved.end()) {
       missing.push_back(own.name);
+      continue;
     }
+    const at::Tensor& tensor = found->second->tensor;
+    if (!tensor.sizes().equals(own.tensor.sizes()) ||
+        tensor.scalar_type() != own.tensor.scalar_type()) {
+      different.push_back(own.name);
+    }
+    saved.erase(found);
   }
   std::vector<std::string> extra;
-  for (const NamedTensor& tensor : checkpoint.tensors) {
-    if (missing.empty() && !session.load(tensor.name, tensor.tensor)) {
-      extra.push_back(tensor.name);
-    }
+  extra.reserve(saved.size());
+  for (const auto& item : saved) {
+    extra.push_back(item.first);
   }
-  if (!missing.empty() || !extra.empty()) {
+  if (!missing.empty() || !extra.empty() || !different.empty()) {
     throw Error(
         ErrorCode::kBadFile,
-        fmt::format("the checkpoint does not fit this run: it lacks [{}] and has besides [{}]",
-                    fmt::join(missing, ", "), fmt::join(extra, ", ")));
+        fmt::format("the checkpoint does not fit this run: it lacks [{}], has besides [{}], "
+                    "and has in another shape or dtype [{}]",
+                    fmt::join(missing, ", "), fmt::join(extra, ", "), fmt::join(different, ", ")));
+  }
+  for (const NamedTensor& tensor : checkpoint.tensors) {
+    session.load(tensor.name, tensor.tensor);
   }
 }
 

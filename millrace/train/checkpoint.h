@@ -11,11 +11,13 @@
 
 namespace millrace {
 
-// Writes `dir`/step-NNNNNNNN and then points `dir`/latest at it. Returns the checkpoint's path.
+// Writes `dir`/step-NNNNNNNN aside, flushes it, renames it, and only then points `dir`/latest at
+// it. Returns the checkpoint's path. Afterwards `dir` holds the `keep` checkpoints that were
+// written last (0: all), this one among them, and nothing of saves that were killed.
 // `manifest.tensors` is filled in here. Throws kNoSpace or kBadFile; the previous checkpoint stays
-// intact.
+// intact. One process at a time may save into a folder.
 std::string save_checkpoint(const std::string& dir, CheckpointManifest manifest,
-                            const std::vector<NamedTensor>& tensors);
+                            const std::vector<NamedTensor>& tensors, int64_t keep = 0);
 
 // The checkpoint folder that a path means: a checkpoint itself, a `checkpoints` folder, or a run
 // folder (its latest). Throws kBadFile naming what is missing.
@@ -28,8 +30,9 @@ struct LoadedCheckpoint {
 };
 LoadedCheckpoint read_checkpoint(const std::string& path);
 
-// Loads into a session: every tensor the session has must be there and the reverse; all differences
-// are listed in one error.
+// Loads into a session of any stages and replicas: every tensor the session has must be there and
+// the reverse, in the same shape and dtype. All differences are listed in one error, and then
+// nothing was loaded.
 void load_into(const LoadedCheckpoint& checkpoint, Session& session);
 
 }  // namespace millrace

@@ -3,17 +3,24 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <utility>
 
+#include "millrace/runtime/clip.h"
 #include "millrace/train/session.h"
 
 namespace millrace {
 namespace {
 
-SgdConfig sgd_config(const TrainConfig& config) {
-  return {.lr = config.lr, .momentum = config.momentum, .weight_decay = config.weight_decay};
+LrOfStep or_constant(LrOfStep lr, const TrainConfig& config) {
+  return lr ? std::move(lr) : [rate = config.lr](int64_t /*step*/) { return rate; };
+}
+
+double clip_of(const std::optional<double>& clip_norm, const at::Tensor& gradient_sum,
+               double samples) {
+  return clip_norm ? clip_factor(std::sqrt(squared_norm(gradient_sum)) / samples, *clip_norm) : 1.0;
 }
 
 // Copies of all parameters in a flat buffer, in slot order; divided by `divisor`.
@@ -28,12 +35,15 @@ void append_parameters(const Stage& stage, const at::Tensor& flat, double diviso
 
 }  // namespace
 
-WholeBatchOracle::WholeBatchOracle(const Model& model, const TrainConfig& config, int parts)
+WholeBatchOracle::WholeBatchOracle(const Model& model, const TrainConfig& config, int parts,
+                                   LrOfStep lr)
     : stage_(model, 0, static_cast<int>(model.layers.size())),
-      optimizer_(sgd_config(config), stage_.flat_elements(), model.dtype()),
+      optimizer_(make_optimizer(config, flat_layout(stage_, model.dtype()))),
       buffers_(stage_.new_buffers()),
       seed_(config.seed),
-      parts_(model.mixes_samples() ? parts : 1) {}
+      parts_(model.mixes_samples() ? parts : 1),
+      clip_norm_(config.clip_norm),
+      lr_(or_constant(std::move(lr), config)) {}
 
 StepFacts WholeBatchOracle::step(const std::vector<at::Tensor>& weights, const Dataset& dataset,
                                  const int64_t* indices, int64_t count, int64_t step) {
@@ -64,15 +74,22 @@ StepFacts WholeBatchOracle::step(const std::vector<at::Tensor>& weights, const D
   StepFacts facts;
   facts.loss_sum = loss.loss;
   StageFacts& all = facts.stages[0];
-  append_parameters(stage_, sums, static_cast<double>(count), all.gradients);
-  optimizer_.update(flat, flat, sums, static_cast<double>(count));
+  const auto samples = static_cast<double>(count);
+  append_parameters(stage_, sums, samples, all.gradients);
+  const double clip = clip_of(clip_norm_, sums, samples);
+  optimizer_->update(flat, flat, sums, {.samples = samples, .lr = lr_(step_++), .clip = clip});
   append_parameters(stage_, flat, 1.0, all.weights);
   return facts;
 }
 
 DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan, bool vertical_sync,
-                                   const TrainConfig& config)
-    : vertical_sync_(vertical_sync), seed_(config.seed) {
+                                   const TrainConfig& config, LrOfStep lr)
+    : vertical_sync_(vertical_sync),
+      seed_(config.seed),
+      clip_norm_(config.clip_norm),
+      lr_(or_constant(std::move(lr), config)) {
+  MILLRACE_CHECK(!clip_norm_ || plan.num_stages() == 1,
+                 "stages that update at different times have no common norm");
   int64_t ranks_from_here = plan.num_used_ranks();
   int64_t all_rounds = 1;
   for (const PlanStage& stage : plan.stages) {
@@ -81,7 +98,8 @@ DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan, bool ve
   const std::vector<std::vector<int>> stages = stage_layers(plan, model);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     Stage stage(model, stages[s]);
-    Sgd optimizer(sgd_config(config), stage.flat_elements(), model.dtype());
+    std::unique_ptr<Optimizer> optimizer =
+        make_optimizer(config, flat_layout(stage, model.dtype()));
     at::Tensor initial = stage.new_flat();
     stage.initialize(initial, config.seed);
     Part part(std::move(stage), std::move(optimizer));
@@ -118,7 +136,9 @@ void DelayedSgdOracle::update(Part& part, StageFacts& facts) {
   const auto samples = static_cast<double>(part.samples);
   append_parameters(part.stage, sum, samples, facts.gradients);
   at::Tensor next = at::empty_like(part.versions.back());
-  part.optimizer.update(part.versions.back(), next, sum, samples);
+  const double clip = clip_of(clip_norm_, sum, samples);
+  part.optimizer->update(part.versions.back(), next, sum,
+                         {.samples = samples, .lr = lr_(minibatch_), .clip = clip});
   append_parameters(part.stage, next, 1.0, facts.weights);
   part.versions.push_back(std::move(next));
   part.samples = 0;

@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,9 +23,12 @@ namespace millrace {
 
 // What an update of one stage did: per parameter, in model order.
 struct StageFacts {
-  std::vector<at::Tensor> gradients;  // of the mean loss over the samples of the update
+  std::vector<at::Tensor> gradients;  // of the mean loss over the samples of the update, unclipped
   std::vector<at::Tensor> weights;    // after it
 };
+
+// The learning rate of an oracle's step, from 0.
+using LrOfStep = std::function<double(int64_t step)>;
 
 struct StepFacts {
   double loss_sum = 0;
@@ -36,21 +42,25 @@ struct StepFacts {
 class WholeBatchOracle {
  public:
   // `parts`: into how many parts (microbatches times replicas) the run cuts a minibatch. Only a
-  // model that mixes samples depends on it: its minibatches are cut alike.
-  WholeBatchOracle(const Model& model, const TrainConfig& config, int parts = 1);
+  // model that mixes samples depends on it: its minibatches are cut alike. `lr` gives the rate of
+  // step k of the oracle, from 0; empty: config.lr always.
+  WholeBatchOracle(const Model& model, const TrainConfig& config, int parts = 1, LrOfStep lr = {});
 
-  // One step on these samples, started from `weights` (in model order); momentum is the oracle's
-  // own. `step` is the run's number of it, which keys random draws. The answer has one stage, 0,
-  // which holds all.
+  // One step on these samples, started from `weights` (in model order); the optimizer's state is
+  // the oracle's own. `step` is the run's number of it, which keys random draws. The answer has one
+  // stage, 0, which holds all.
   StepFacts step(const std::vector<at::Tensor>& weights, const Dataset& dataset,
                  const int64_t* indices, int64_t count, int64_t step = 0);
 
  private:
   Stage stage_;
-  Sgd optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   Tensors buffers_;
   uint64_t seed_;
   int parts_;
+  std::optional<double> clip_norm_;
+  LrOfStep lr_;
+  int64_t step_ = 0;
 };
 
 // Delayed SGD, in closed form. Stage s has r_s of the R_s ranks from it on; minibatch b is number
@@ -63,8 +73,9 @@ class WholeBatchOracle {
 // steps.
 class DelayedSgdOracle {
  public:
+  // `lr` gives the rate of the update whose last minibatch is b; empty: config.lr always.
   DelayedSgdOracle(const Model& model, const Plan& plan, bool vertical_sync,
-                   const TrainConfig& config);
+                   const TrainConfig& config, LrOfStep lr = {});
 
   // Minibatch b, called in order from 0; `last` closes rounds that are not complete. `step` is the
   // run's number of it, which keys random draws.
@@ -73,10 +84,10 @@ class DelayedSgdOracle {
 
  private:
   struct Part {
-    Part(Stage own_stage, Sgd own_optimizer)
+    Part(Stage own_stage, std::unique_ptr<Optimizer> own_optimizer)
         : stage(std::move(own_stage)), optimizer(std::move(own_optimizer)) {}
     Stage stage;
-    Sgd optimizer;
+    std::unique_ptr<Optimizer> optimizer;
     int64_t replicas = 1;
     int64_t warm_up = 0;               // own minibatches of a replica ahead of its first backward
     int64_t round = 1;                 // minibatches an update
@@ -92,6 +103,8 @@ class DelayedSgdOracle {
   std::vector<Part> parts_;
   bool vertical_sync_;
   uint64_t seed_;
+  std::optional<double> clip_norm_;
+  LrOfStep lr_;
   int64_t minibatch_ = 0;
 };
 

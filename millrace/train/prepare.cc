@@ -10,11 +10,14 @@
 
 #include "millrace/base/file.h"
 #include "millrace/base/text.h"
+#include "millrace/core/lr_schedule.h"
+#include "millrace/core/optimizer_keys.h"
 #include "millrace/model/emulated.h"
 #include "millrace/planner/planner.h"
 #include "millrace/profiler/measure_cluster.h"
 #include "millrace/profiler/profile_model.h"
 #include "millrace/rule/rule.h"
+#include "millrace/runtime/optimizer.h"
 #include "millrace/schedule/registry.h"
 
 namespace millrace {
@@ -44,6 +47,8 @@ class Preparation {
   const TrainConfig& train() const { return job_.config.train; }
 
   void check_names() const {
+    optimizer_state(train());
+    find_lr_schedule(train().lr_schedule);
     find_schedule(parallel().schedule);
     find_rule(parallel().rule);
     if (!parallel().plan_is_file()) {
@@ -83,7 +88,7 @@ class Preparation {
   // A plan file says layers and ranks; schedule, rule and microbatches are run.toml's.
   void adopt_plan_file() {
     Plan& plan = job_.plan;
-    check_plan(plan, job_.model.layer_names(), parallel().plan);
+    check_plan(plan, job_.model.layer_names(), job_.model.edges(), parallel().plan);
     if (plan.workers > parallel().workers) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("the plan is for {} workers, but [parallel] workers = {}",
@@ -204,9 +209,9 @@ class Preparation {
     }
     const std::string options = to_json(job_.config.model.options, -1);
     const std::string file = cache_file(
-        fmt::format("profile {} {:08x} {} {:08x} {} {} samples {} busy {}", job_.model.name,
+        fmt::format("profile {} {:08x} {} {:08x} {} {} {} samples {} busy {}", job_.model.name,
                     crc32_of(options.data(), options.size()), job_.config.data.name, data_key(),
-                    train().dtype, machine_, samples, busy_ranks));
+                    train().dtype, train().optimizer, machine_, samples, busy_ranks));
     Profile profile;
     const bool cached = from_cache(file, [&](const Document& document) {
       profile = profile_from(document);
@@ -231,8 +236,7 @@ class Preparation {
     request.dataset = job_.data.train.get();
     request.samples = samples;
     request.busy_ranks = busy_ranks;
-    request.optimizer = {
-        .lr = train().lr, .momentum = train().momentum, .weight_decay = train().weight_decay};
+    request.train = train();
     request.machine = machine_;
     request.seconds = options_.profile_s;
     if (options_.sink != nullptr) {
@@ -291,7 +295,8 @@ class Preparation {
                        ? whole
                        : profile_for(samples_per_part(replicas), job_.plan.num_used_ranks());
     job_.predicted =
-        simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch, parallel().policy);
+        simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch, parallel().policy,
+                      num_optimizer_buffers(), train().clip_norm.has_value());
     job_.plan.memory.clear();
     for (const RankSimulation& rank : job_.predicted.ranks) {
       job_.plan.memory.push_back(rank.memory);
@@ -308,6 +313,10 @@ class Preparation {
   }
 
   bool has_flush() const { return one_rank_schedule().flush; }
+
+  int num_optimizer_buffers() const {
+    return static_cast<int>(optimizer_state(train()).buffers.size());
+  }
 
   static void scale(Profile& profile, double factor) {
     for (LayerProfile& layer : profile.layers) {
@@ -402,6 +411,28 @@ Job prepare(const RunConfig& config, const PrepareOptions& options) {
   return Preparation(config, options).run();
 }
 
+namespace {
+
+// "adam: lr 0.001, cosine after 100 warm-up steps; beta1 0.9, ..."
+std::string describe_optimizer(const TrainConfig& config) {
+  std::string text = fmt::format("{}: lr {}, {}", config.optimizer, config.lr, config.lr_schedule);
+  if (config.warmup_steps > 0) {
+    text += fmt::format(" after {} warm-up steps", config.warmup_steps);
+  }
+  std::vector<std::string> keys;
+  for (const OptimizerKey& key : optimizer_keys()) {
+    if (config.*key.member) {
+      keys.push_back(fmt::format("{} {}", key.name, *(config.*key.member)));
+    }
+  }
+  if (config.clip_norm) {
+    keys.push_back(fmt::format("clipped at norm {}", *config.clip_norm));
+  }
+  return keys.empty() ? text : text + "; " + join(keys, ", ");
+}
+
+}  // namespace
+
 std::string describe(const Job& job) {
   const RunConfig& config = job.config;
   std::string text;
@@ -413,8 +444,7 @@ std::string describe(const Job& job) {
   text += fmt::format(
       "batch     {}\n",
       batch_equation(config.train.batch, config.parallel.microbatches, job.num_split_replicas));
-  text += fmt::format("optimizer {}: lr {}, momentum {}, weight decay {}\n", config.train.optimizer,
-                      config.train.lr, config.train.momentum, config.train.weight_decay);
+  text += fmt::format("optimizer {}\n", describe_optimizer(config.train));
   text += fmt::format("schedule  {}, rule {}\n", job.plan.schedule, job.plan.rule);
   text += fmt::format("plan      {} (by {})\n\n", describe(job.plan), job.plan.planner);
   TextTable alternatives({"predicted", "step", "samples/s", "formula", "stages"});

@@ -25,6 +25,10 @@ Value to_value(const StepEvent& event) {
   line.set("samples_per_s", Value::of(event.samples_per_s));
   line.set("time_left_s", Value::of(event.time_left_s));
   line.set("lr", Value::of(event.lr));
+  if (event.gradient_norm) {
+    const double norm = *event.gradient_norm;
+    line.set("gradient_norm", norm - norm == 0 ? Value::of(norm) : Value());
+  }
   return line;
 }
 

@@ -24,31 +24,6 @@ namespace {
 constexpr int64_t kEvaluationWindow = 16;
 constexpr double kPollS = 0.1;
 
-// Lowering sends one tensor from each stage to the next. What more a stage hands over or takes, or
-// from a stage further back, is refused.
-void check_links(const Model& model, const std::vector<std::vector<int>>& stages) {
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    const Stage stage(model, stages[s]);
-    for (const Border& border : stage.inputs()) {
-      const bool from_data = border.producer == kModelInput;
-      const std::string producer =
-          from_data ? "the data"
-                    : fmt::format("layer \"{}\"",
-                                  model.layers[static_cast<std::size_t>(border.producer)]->name());
-      const bool from_before =
-          s > 0 && std::binary_search(stages[s - 1].begin(), stages[s - 1].end(), border.producer);
-      if (stage.inputs().size() > 1 || (from_data && s > 0) || (!from_data && !from_before)) {
-        throw Error(
-            ErrorCode::kUnsupported,
-            fmt::format("stage {} takes {} tensors, one of them made by {}; offered is one, "
-                        "made by the stage before: cut where a single tensor passes",
-                        s, stage.inputs().size(), producer))
-            .at_stage(static_cast<int>(s));
-      }
-    }
-  }
-}
-
 // Refuses a schedule in which a backward reads other weights than its forward where a layer of that
 // stage cannot do that.
 void check_backward_weights(const Model& model, const std::vector<std::vector<int>>& stages,
@@ -116,7 +91,6 @@ std::vector<std::vector<int>> stage_layers(const Plan& plan, const Model& model)
 
 Session::Session(const SessionSetup& setup)
     : setup_(setup),
-      links_(chain_links(setup.plan.num_stages())),
       emulation_(setup.emulation == nullptr
                      ? nullptr
                      : std::make_unique<Emulation>(*setup.emulation, setup.plan, *setup.model)),
@@ -125,14 +99,20 @@ Session::Session(const SessionSetup& setup)
           emulation_ ? emulation_->timeout_s(setup.timeout_s) : setup.timeout_s)),
       communicators_(static_cast<std::size_t>(setup.plan.workers)),
       workers_(static_cast<std::size_t>(setup.plan.workers)) {
-  check_plan(setup.plan, setup.model->layer_names());
+  check_plan(setup.plan, setup.model->layer_names(), setup.model->edges());
   for (int rank = 0; rank < setup.plan.workers; ++rank) {
     if (setup.plan.stage_of_rank(rank) >= 0) {
       ranks_.push_back(rank);
     }
   }
   const std::vector<std::vector<int>> stages = stage_layers(setup.plan, *setup.model);
-  check_links(*setup.model, stages);
+  links_ = stage_links(setup.plan, setup.model->edges());
+  std::vector<int> stage_of_layer(setup.model->layers.size());
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    for (const int layer : stages[s]) {
+      stage_of_layer[static_cast<std::size_t>(layer)] = static_cast<int>(s);
+    }
+  }
   const double origin_s = monotonic_s();
   run([&](int rank) {
     const int stage = setup_.plan.stage_of_rank(rank);
@@ -140,15 +120,15 @@ Session::Session(const SessionSetup& setup)
     WorkerSetup worker;
     worker.model = setup_.model;
     worker.layers = stages[static_cast<std::size_t>(stage)];
+    worker.stage_of_layer = stage_of_layer;
     worker.stage = stage;
     worker.replica =
         static_cast<int>(std::find(replicas.begin(), replicas.end(), rank) - replicas.begin());
     worker.replicas = replicas;
     std::sort(worker.replicas.begin(), worker.replicas.end());
+    worker.used_ranks = ranks_;
     worker.rule = setup_.plan.rule;
-    worker.optimizer = {.lr = setup_.train.lr,
-                        .momentum = setup_.train.momentum,
-                        .weight_decay = setup_.train.weight_decay};
+    worker.train = setup_.train;
     worker.seed = setup_.train.seed;
     worker.dtype = setup_.model->dtype();
     worker.trace_origin_s = origin_s;
@@ -188,19 +168,23 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
     return 0;
   }
   const Plan& plan = setup_.plan;
+  const bool clips = setup_.train.clip_norm.has_value();
   const Schedule schedule = make_schedule(plan.schedule, schedule_config(plan), setup_.policy);
   validate(schedule, plan, links_);
-  const LoweredSchedule lowered = lower(schedule, plan, schedule.flush ? 1 : num_steps, links_);
+  const LoweredSchedule lowered =
+      lower(schedule, plan, schedule.flush ? 1 : num_steps, links_, clips);
   check_backward_weights(*setup_.model, stage_layers(plan, *setup_.model), lowered);
   const Feed feed(dataset, order.epoch(epoch), setup_.train.batch, first_step,
                   schedule.num_microbatches, setup_.model->dtype());
+  const LrSchedule lr(setup_.train, order.steps_per_epoch());
   StepGate gate(lowered.round_steps);
   StepBoard board([&feed](int64_t step) { return feed.step_samples(step); },
-                  static_cast<int>(plan.stages.back().ranks.size()));
+                  static_cast<int>(plan.stages.back().ranks.size()), clips);
   TrainSegment segment;
   segment.lowered = &lowered;
   segment.feed = &feed;
   segment.num_steps = num_steps;
+  segment.lr = &lr;
   segment.first_step = epoch * order.steps_per_epoch() + first_step;
   segment.gate = &gate;
   segment.board = &board;
@@ -227,6 +211,9 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
     while (true) {
       const bool closed = board.closed();
       const std::optional<StepSums> step = board.next(kPollS);
+      if (step && step->gradient_norm && hooks.on_norm) {
+        hooks.on_norm(step->step, *step->gradient_norm);
+      }
       if (step && hooks.on_step) {
         hooks.on_step(step->step, step->sums);
       }
@@ -290,22 +277,30 @@ LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
 
 namespace {
 
+// Every named tensor of a worker: per parameter its weights, then what the optimizer keeps for it.
+// Tensors that are no parameters (a layer's running statistics) join here.
 template <typename Visit>
 void visit_tensors(Worker& worker, const Visit& visit) {
   const WeightViews weights = worker.stage().views(worker.weights());
-  WeightViews velocities;
-  if (worker.velocity().defined()) {
-    velocities = worker.stage().views(worker.velocity());
+  const Optimizer& optimizer = worker.optimizer();
+  std::vector<WeightViews> states;
+  for (const OptimizerBuffer& buffer : optimizer.state()) {
+    states.push_back(worker.stage().views(buffer.tensor));
   }
   // Slots come layer by layer in stage order, like the views.
   std::size_t slot = 0;
   const std::vector<ParameterSlot>& slots = worker.stage().slots();
   for (std::size_t l = 0; l < weights.size(); ++l) {
     for (std::size_t p = 0; p < weights[l].size(); ++p, ++slot) {
-      const std::string name = slots[slot].layer + "." + slots[slot].parameter;
-      visit(NamedTensor{name, slots[slot].layer, weights[l][p]});
-      if (!velocities.empty()) {
-        visit(NamedTensor{name + "/velocity", slots[slot].layer, velocities[l][p]});
+      const std::string& layer = slots[slot].layer;
+      const std::string name = layer + "." + slots[slot].parameter;
+      visit(NamedTensor{name, layer, weights[l][p]});
+      for (std::size_t i = 0; i < states.size(); ++i) {
+        visit(NamedTensor{name + "/" + optimizer.state()[i].name, layer, states[i][l][p]});
+      }
+      if (optimizer.updates().defined()) {
+        visit(NamedTensor{name + "/updates", layer,
+                          optimizer.updates().select(0, static_cast<int64_t>(slot))});
       }
     }
   }

@@ -32,7 +32,7 @@ struct SessionSetup {
 };
 
 // One parameter, buffer or optimizer tensor by its lasting name: "conv1.weight",
-// "bn1.running_mean", "conv1.weight/velocity".
+// "bn1.running_mean", "conv1.weight/velocity", "conv1.weight/updates" (a single float64).
 struct NamedTensor {
   std::string name;
   std::string layer;
@@ -42,7 +42,9 @@ struct NamedTensor {
 // What the calling thread does while ranks train.
 struct StepHooks {
   std::function<void(int64_t step, const LossSums& sums)> on_step;  // step within the call, from 0
-  std::function<bool()> stop_requested;                             // polled several times a second
+  // Norm of the mean gradient before clipping, with clip_norm; before on_step of the same step.
+  std::function<void(int64_t step, double gradient_norm)> on_norm;
+  std::function<bool()> stop_requested;  // polled several times a second
 };
 
 class Session {
@@ -60,8 +62,8 @@ class Session {
   LossSums evaluate(const Dataset& dataset, int64_t batch,
                     const std::function<bool()>& stop_requested = {});
 
-  // All weights (and velocities) in model order, then all buffers, from replica 0 of each stage.
-  // Replicas hold the average of their buffers afterwards.
+  // All weights and what the optimizer keeps for each, in model order, then all buffers, from
+  // replica 0 of each stage. Replicas hold the average of their buffers afterwards.
   std::vector<NamedTensor> state();
   // Copies one tensor into every replica; false when no stage knows the name. Shape and dtype must
   // fit.

@@ -1,7 +1,6 @@
 #include "millrace/train/trainer.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +8,9 @@
 #include <utility>
 
 #include "millrace/base/clock.h"
+#include "millrace/core/lr_schedule.h"
 #include "millrace/train/checkpoint.h"
+#include "millrace/train/resume.h"
 #include "millrace/train/session.h"
 
 namespace millrace {
@@ -55,6 +56,7 @@ class Run {
       : job_(job),
         options_(options),
         order_(job.data.train->size(), job.config.train.batch, job.config.train.seed),
+        lr_(job.config.train, order_.steps_per_epoch()),
         session_({.model = &job.model,
                   .plan = job.plan,
                   .policy = job.config.parallel.policy,
@@ -63,11 +65,7 @@ class Run {
                   .emulation = job.emulation_or_null()}),
         time_scale_(job.emulation ? job.emulation->time_scale : 1),
         speed_(time_scale_) {
-    const TrainConfig& config = job.config.train;
-    total_steps_ = config.epochs * order_.steps_per_epoch();
-    if (config.max_steps) {
-      total_steps_ = std::min(total_steps_, *config.max_steps);
-    }
+    total_steps_ = total_steps(job.config.train, order_.steps_per_epoch());
   }
 
   TrainResult run() {
@@ -119,6 +117,7 @@ class Run {
                                                                          const LossSums& sums) {
       report_step(base + step + 1, base_in_epoch + step + 1, sums);
     };
+    hooks.on_norm = [this](int64_t /*step*/, double norm) { gradient_norm_ = norm; };
     hooks.stop_requested = [this] { return stopped(); };
     const int64_t done =
         session_.train(*job_.data.train, order_, epoch_, step_in_epoch_, wanted, hooks);
@@ -148,7 +147,8 @@ class Run {
     event.loss = sums.loss / static_cast<double>(sums.samples);
     event.samples = sums.samples;
     event.samples_per_s = speed_.samples_per_s();
-    event.lr = job_.config.train.lr;
+    event.lr = lr_.at(step - 1);
+    event.gradient_norm = gradient_norm_;
     const double samples_left =
         static_cast<double>(total_steps_ - step) * static_cast<double>(job_.config.train.batch);
     // That a person waits for: real seconds.
@@ -190,8 +190,8 @@ class Run {
     manifest.samples = job_.data.train->size();
     manifest.seed = job_.config.train.seed;
     manifest.optimizer = job_.config.train.optimizer;
-    const std::string path =
-        save_checkpoint(options_.run_dir + "/checkpoints", manifest, session_.state());
+    const std::string path = save_checkpoint(options_.run_dir + "/checkpoints", manifest,
+                                             session_.state(), job_.config.train.keep_checkpoints);
     saved_at_ = step_;
     options_.sink->on_checkpoint({path, step_});
   }
@@ -215,6 +215,7 @@ class Run {
   const Job& job_;
   const TrainOptions& options_;
   SampleOrder order_;
+  LrSchedule lr_;
   Session session_;
   double time_scale_;  // of an emulation, whose seconds are told; else 1
   Speedometer speed_;
@@ -223,6 +224,7 @@ class Run {
   int64_t epoch_ = 0;
   int64_t step_in_epoch_ = 0;
   int64_t samples_ = 0;
+  std::optional<double> gradient_norm_;  // of the step that is told next
   int64_t saved_at_ = -1;
   double accuracy_ = 0;
   bool stopped_ = false;
@@ -230,61 +232,6 @@ class Run {
 };
 
 }  // namespace
-
-void check_resume(const CheckpointManifest& checkpoint, const Job& job, const std::string& path) {
-  const auto same = [&](const std::string& what, const auto& saved, const auto& own) {
-    if (saved != own) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("the checkpoint was made with {} = {}, this run has {}; resume with "
-                              "the same, or start a new run",
-                              what, saved, own))
-          .in_file(path);
-    }
-  };
-  same("model", checkpoint.model, job.model.name);
-  same("batch", checkpoint.batch, job.config.train.batch);
-  same("seed", checkpoint.seed, job.config.train.seed);
-  same("training samples", checkpoint.samples, job.data.train->size());
-  same("optimizer", checkpoint.optimizer, job.config.train.optimizer);
-  const auto form = [](const std::string& dtype, const std::vector<int64_t>& shape) {
-    return fmt::format("{} [{}]", dtype, fmt::join(shape, ", "));
-  };
-  std::vector<std::pair<std::string, std::string>> expected;
-  for (const auto& layer : job.model.layers) {
-    for (const ParameterSpec& parameter : layer->parameters()) {
-      const std::string name = layer->name() + "." + parameter.name;
-      expected.push_back({name, form(job.config.train.dtype, parameter.shape)});
-      if (job.config.train.momentum != 0) {
-        expected.push_back({name + "/velocity", expected.back().second});
-      }
-    }
-    for (const BufferSpec& buffer : layer->buffers()) {
-      expected.push_back(
-          {layer->name() + "." + buffer.name, form(job.config.train.dtype, buffer.shape)});
-    }
-  }
-  for (const auto& [name, own] : expected) {
-    std::string saved = "nothing";
-    for (const TensorEntry& tensor : checkpoint.tensors) {
-      if (tensor.name == name) {
-        saved = form(tensor.dtype, tensor.shape);
-      }
-    }
-    same(name, saved, own);
-  }
-  same("the number of tensors", checkpoint.tensors.size(), expected.size());
-  const int64_t steps_per_epoch =
-      SampleOrder(job.data.train->size(), job.config.train.batch, 0).steps_per_epoch();
-  if (checkpoint.epoch != checkpoint.step / steps_per_epoch ||
-      checkpoint.step_in_epoch != checkpoint.step % steps_per_epoch) {
-    throw Error(
-        ErrorCode::kBadFile,
-        fmt::format("step {} of epochs of {} steps cannot be step {} of epoch {}; the "
-                    "manifest is damaged, use another checkpoint",
-                    checkpoint.step, steps_per_epoch, checkpoint.step_in_epoch, checkpoint.epoch))
-        .in_file(path);
-  }
-}
 
 TrainResult train(const Job& job, const TrainOptions& options) { return Run(job, options).run(); }
 

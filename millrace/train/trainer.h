@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "millrace/core/checkpoint.h"
 #include "millrace/core/events.h"
 #include "millrace/core/trace.h"
 #include "millrace/train/prepare.h"
@@ -24,10 +23,6 @@ struct TrainResult {
   Trace measured;
   DoneEvent done;
 };
-
-// Whether `job` can go on from `checkpoint`: same model, tensors, batch, seed, samples, optimizer.
-// Throws kInvalidArgument naming `path` and the first difference.
-void check_resume(const CheckpointManifest& checkpoint, const Job& job, const std::string& path);
 
 // Runs to the end, or to the first stop request: then the pipeline drains, a checkpoint is written,
 // and done.interrupted is true. Evaluates on the whole test set as [train] says. Throws the first

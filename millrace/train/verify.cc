@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "millrace/core/lr_schedule.h"
 #include "millrace/schedule/registry.h"
 #include "millrace/train/oracle.h"
 #include "millrace/train/session.h"
@@ -315,11 +316,16 @@ class Verification {
     }
   }
 
+  LrOfStep lr_of_step() const {
+    const LrSchedule lr(job_.config.train, order_.steps_per_epoch());
+    return [lr, first = first_step_](int64_t step) { return lr.at(first + step); };
+  }
+
   // `parts`: into how many the run cuts a minibatch.
   void compare_whole_batch(int parts) {
     result_.oracle = "one process, whole batches, started from equal weights each step";
     result_.tolerance = kFlushTolerance;
-    WholeBatchOracle oracle(job_.model, job_.config.train, parts);
+    WholeBatchOracle oracle(job_.model, job_.config.train, parts, lr_of_step());
     const std::vector<int64_t> epoch = order_.epoch(0);
     Comparison compare(result_, kFlushTolerance);
     auto update = updates_.begin();
@@ -353,7 +359,7 @@ class Verification {
             : "one thread, delayed SGD: stage s runs its replica's k-th minibatch on the weights "
               "after max(0, k-w) backwards, w = ceil(ranks from s on / replicas of s) - 1";
     result_.tolerance = 0;
-    DelayedSgdOracle oracle(job_.model, job_.plan, vertical_sync, job_.config.train);
+    DelayedSgdOracle oracle(job_.model, job_.plan, vertical_sync, job_.config.train, lr_of_step());
     const std::vector<int64_t> epoch = order_.epoch(0);
     Comparison compare(result_, 0.0);
     auto update = updates_.begin();

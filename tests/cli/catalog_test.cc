@@ -43,7 +43,7 @@ TEST(CatalogTest, HoldsEveryKindThatThisBuildHas) {
     }
   }
   EXPECT_THAT(kinds, ElementsAre("schedules", "policies", "rules", "planners", "models", "datasets",
-                                 "engines"));
+                                 "optimizers", "lr-schedules", "engines"));
 }
 
 TEST(CatalogTest, ListsWhatTheRegistriesHold) {

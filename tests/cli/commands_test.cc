@@ -362,13 +362,35 @@ TEST(ScheduleTest, SvgIsAPicture) {
   EXPECT_THAT(text_of(run_schedule, args), HasSubstr("<svg"));
 }
 
+TEST(ImportTest, AGraphOfPipeDreamBecomesAProfileFile) {
+  TemporaryFolder folder;
+  ProfileArgs args;
+  args.from =
+      folder.write("net.graph.txt",
+                   "a -- Linear(1, 2) -- forward_compute_time=1.000, backward_compute_time=2.000, "
+                   "activation_size=8.000, parameter_size=16.000\n"
+                   "b -- ReLU() -- forward_compute_time=1.000, backward_compute_time=0.000, "
+                   "activation_size=8.000, parameter_size=0.000\n"
+                   "\ta -- b\n");
+  args.output = folder.path("profile.json");
+  EXPECT_THAT(text_of(run_import, args), HasSubstr("--samples N does"));
+  args.samples = 64;
+  EXPECT_THAT(text_of(run_import, args),
+              HasSubstr("net: 2 layers, 1 edges, 4.000 ms a pass over 64 samples"));
+  const Profile profile = profile_from(read_document(args.output));
+  EXPECT_EQ(profile.model, "net");
+  EXPECT_EQ(profile.samples_per_microbatch, 64);
+  EXPECT_EQ(layer_names(profile), (std::vector<std::string>{"a:Linear", "b:ReLU"}));
+  EXPECT_EQ(profile_from(answer_of(run_import, args)), profile);
+}
+
 TEST(ScheduleTest, APlansReplicasAreWorldRanks) {
   TemporaryFolder folder;
   ScheduleArgs args;
   args.source.plan =
       folder.write("plan.json",
-                   R"({"schedule": "gpipe", "microbatches": 2, "workers": 3, "stages": [
-          {"layers": ["a"], "ranks": [0, 2]}]})");
+                   R"({"schedule": "gpipe", "microbatches": 2, "workers": 3, "idle_ranks": [1],
+          "stages": [{"layers": ["a"], "ranks": [0, 2]}]})");
   const std::string text = text_of(run_schedule, args);
   EXPECT_THAT(text, HasSubstr("rank 0 (stage 0, replica 0): 0F0"));
   EXPECT_THAT(text, HasSubstr("rank 1 (idle):"));

@@ -115,6 +115,14 @@ edit plan.json noflush.json 's/"1f1b"/"pipedream"/'
 simulate "microbatches without a flush" 'noflush.json: .*one microbatch a step' noflush.json
 edit plan.json quote.json 's/"schedule"/schedule/'
 simulate "an unquoted key" 'quote.json:4' quote.json
+edit plan.json remark.json 's/"schedule"/# by hand\n  "schedule"/'
+simulate "a comment in JSON" 'remark.json:[0-9]+' remark.json
+edit plan.json missing.json 's/"ranks": \[1\]/"ranks": [2]/; s/"workers": 2/"workers": 3/'
+simulate "a rank in no stage" 'missing.json:[0-9]+: stages: rank 1 of the 3 workers is in no stage' missing.json
+edit plan.json negative.json 's/"ranks": \[1\]/"ranks": [-1]/'
+simulate "a negative rank" 'negative.json:9: .*from 0 up, found -1' negative.json
+edit plan.json depth.json 's/"ranks": \[1\]/"ranks": [1], "depth": -1/'
+simulate "a key that a stage has not" 'depth.json:9: stages\[1\].depth: unknown key' depth.json
 simulate "missing plan" 'no/such.json: cannot open' no/such.json
 refused "microbatches that the batch does not hold" '3 ' simulate "$data/plan.json" --profile "$data/profile.json" --cluster "$data/cluster.toml" --batch 3
 
@@ -127,6 +135,12 @@ refused "slots without a colon" 'two numbers above 0' simulate --name 1f1b --ran
 refused "nothing to simulate" 'give a plan file' simulate
 refused "an unknown kind" 'did you mean `schedules`' list scheduls
 refused "a folder that is no run" 'holds no config.toml' report "$work/in"
+
+# Layer graphs of PipeDream's profiler.
+printf 'a -- Linear(1) -- forward_compute_time=fast\n' > "$work/in/graph.txt"
+refused "a time that is no number" 'graph.txt:1: node `a`: forward_compute_time: .*found `fast`' profile --from "$work/in/graph.txt"
+refused "a graph that is not there" 'no/such.txt: cannot open' profile --from no/such.txt
+refused "nothing to profile" 'RUN is missing, or --from FILE' profile
 
 # run.toml, checked by the light program before libtorch is loaded.
 edit run.toml lr.toml 's/^lr = /learning_rte = /'

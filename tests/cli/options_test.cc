@@ -206,8 +206,18 @@ TEST(OptionsTest, OnlyWhatComputesOnTensorsNeedsTorch) {
     }
     const Parsed result = parsed(words);
     ASSERT_EQ(result.printed.status, -1) << command << result.printed.err;
-    EXPECT_EQ(needs_torch(result.options.command), !light) << command;
+    EXPECT_EQ(needs_torch(result.options), !light) << command;
   }
+  EXPECT_FALSE(needs_torch(parsed({"profile", "--from", "graph.txt"}).options));
+}
+
+TEST(OptionsTest, AProfileIsMeasuredOrRead) {
+  EXPECT_NE(parsed({"profile"}).printed.err.find("RUN is missing, or --from FILE"),
+            std::string::npos);
+  EXPECT_NE(parsed({"profile", "run.toml", "--from", "g.txt"}).printed.err.find("give one"),
+            std::string::npos);
+  EXPECT_NE(parsed({"profile", "--from", "g.txt", "--fresh"}).printed.err.find("go with RUN"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -145,6 +145,9 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"model.dpeth=3", "model.dpeth", "did you mean `depth`?"},
         Wrong{"model.depth=\"deep\"", "model.depth", "expected a whole number, found `deep`"},
         Wrong{"model.depth=2.5", "model.depth", "expected a whole number, found 2.5"},
+        Wrong{"train.optimizer=\"adma\"", "train.optimizer", "did you mean `adam`?"},
+        Wrong{"train.beta1=0.5", "train.beta1",
+              "optimizer `sgd` does not use this; adam or adamw does"},
         Wrong{"data.name=\"fashion-mnst\"", "data.name", "did you mean `fashion-mnist`?"},
         Wrong{"data.noise=true", "data.noise", "expected a number, found true"},
         Wrong{"data.samlpes=3", "data.samlpes", "did you mean `samples`?"}),
@@ -159,6 +162,38 @@ TEST(ReadRunConfigTest, AMissingPlanFileIsToldWhereItIsNamed) {
   EXPECT_EQ(error.line(), 12);
   EXPECT_EQ(error.key(), "parallel.plan");
   EXPECT_THAT(error.message(), HasSubstr("no file `no/such.json`"));
+}
+
+TEST(ReadRunConfigTest, KeysOfTheOptimizerGetTheDefaultsThatItsLineSays) {
+  const RunConfig sgd = read_run_config(kRun, {"train.momentum=0.5"});
+  EXPECT_EQ(sgd.train.momentum, 0.5);
+  EXPECT_EQ(sgd.train.weight_decay, 0);
+  EXPECT_EQ(sgd.train.beta1, std::nullopt);
+  const std::string without_momentum = [] {
+    std::string text = read_file(kRun);
+    const std::size_t at = text.find("momentum");
+    return at == std::string::npos ? text : text.erase(at, text.find('\n', at) + 1 - at);
+  }();
+  TemporaryFolder folder;
+  const RunConfig adamw = read_run_config(folder.write("run.toml", without_momentum),
+                                          {"train.optimizer=adamw", "train.beta2=0.99"});
+  EXPECT_EQ(adamw.train.beta1, 0.9);
+  EXPECT_EQ(adamw.train.beta2, 0.99);
+  EXPECT_EQ(adamw.train.epsilon, 1e-8);
+  EXPECT_EQ(adamw.train.weight_decay, 0.01);
+  EXPECT_EQ(adamw.train.momentum, std::nullopt);
+  // The effective configuration that a run folder keeps reads back the same.
+  EXPECT_EQ(read_run_config(folder.write("effective.toml", to_toml(to_value(adamw))), {}), adamw);
+}
+
+TEST(ReadRunConfigTest, ClippingOfStagesWithoutAFlushIsRefusedBeforeAnyProfiling) {
+  const std::vector<std::string> settings = {"parallel.schedule=\"pipedream\"",
+                                             "parallel.microbatches=1", "train.clip_norm=1.0"};
+  const Error error = caught([&] { read_run_config(kRun, settings); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(error.key(), "train.clip_norm");
+  EXPECT_THAT(error.message(), HasSubstr("update at different times"));
+  EXPECT_EQ(read_run_config(kRun, {"train.clip_norm=1.0"}).train.clip_norm, 1.0);
 }
 
 TEST(ReadRunConfigTest, TextIsDueWhereADefaultIsText) {

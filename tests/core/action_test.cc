@@ -16,8 +16,8 @@ using ::testing::HasSubstr;
 TEST(ActionTest, FormsParseAndPrintBack) {
   for (const char* text :
        {"2F0", "2B0-3", "2I0", "2W0-3", "2SEND_F0>1", "2RECV_F0<1", "2SEND_B0>1", "2RECV_B0<1",
-        "2REDUCE", "2STEP", "2F5@3", "2STEP@4", "2STEP0-3@1", "2REDUCE7", "0SEND_B2-4>11@0",
-        "2147483647F9223372036854775807@9223372036854775807"}) {
+        "2REDUCE", "2NORM", "2NORM0-3", "2STEP", "2F5@3", "2STEP@4", "2STEP0-3@1", "2REDUCE7",
+        "0SEND_B2-4>11@0", "2147483647F9223372036854775807@9223372036854775807"}) {
     EXPECT_EQ(to_string(parse_action(text)), text);
   }
   EXPECT_EQ(to_string(parse_action("2B3-3")), "2B3");
@@ -40,8 +40,9 @@ TEST(ActionTest, PartsAreWhatTheTextSays) {
 
 TEST(ActionTest, KindsFallIntoGroups) {
   using enum ActionKind;
-  for (const ActionKind kind : {kForward, kBackward, kInputGradient, kWeightGradient, kSendForward,
-                                kReceiveForward, kSendBackward, kReceiveBackward, kReduce, kStep}) {
+  for (const ActionKind kind :
+       {kForward, kBackward, kInputGradient, kWeightGradient, kSendForward, kReceiveForward,
+        kSendBackward, kReceiveBackward, kReduce, kNorm, kStep}) {
     const std::string name = to_string(kind);
     EXPECT_EQ(is_compute(kind), name.size() == 1) << name;
     EXPECT_EQ(is_send(kind), name.starts_with("SEND")) << name;

@@ -82,9 +82,9 @@ TEST(PlanTest, RandomPlansRoundTrip) {
 
 TEST(PlanTest, HandWrittenPlansNeedOnlyStages) {
   const Plan plan = plan_from(parse_toml(
-      "[[stages]]\nlayers = [\"a\"]\nranks = [0]\n[[stages]]\nlayers = [\"b\"]\nranks = [2]\n",
+      "[[stages]]\nlayers = [\"a\"]\nranks = [0]\n[[stages]]\nlayers = [\"b\"]\nranks = [1]\n",
       "p.toml"));
-  EXPECT_EQ(plan.workers, 3) << "as many as the highest rank needs";
+  EXPECT_EQ(plan.workers, 2) << "as many as the highest rank needs";
   EXPECT_EQ(plan.planner, "by-hand");
   EXPECT_EQ(plan.schedule, "1f1b");
   EXPECT_EQ(plan.rule, "bsp");
@@ -142,12 +142,12 @@ TEST(PlanTest, RefusesBadForms) {
 }
 
 TEST(PlanTest, CheckAcceptsWhatFits) {
-  EXPECT_NO_THROW(check_plan(good_plan(), kModel));
+  EXPECT_NO_THROW(check_plan(good_plan(), kModel, {}));
   std::vector<PlanStage> stages;
   for (int i = 0; i < 6; ++i) {
     stages.push_back({{kModel[static_cast<std::size_t>(i)]}, {i}});
   }
-  EXPECT_NO_THROW(check_plan(plan_of(stages, 6), kModel));
+  EXPECT_NO_THROW(check_plan(plan_of(stages, 6), kModel, {}));
 }
 
 std::string findings(const std::vector<std::vector<std::string>>& stages) {
@@ -155,7 +155,7 @@ std::string findings(const std::vector<std::vector<std::string>>& stages) {
   for (const auto& layers : stages) {
     list.push_back({layers, {static_cast<int>(list.size())}});
   }
-  const Error error = caught([&] { check_plan(plan_of(list, 20), kModel, "plan.json"); });
+  const Error error = caught([&] { check_plan(plan_of(list, 20), kModel, {}, "plan.json"); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(error.file(), "plan.json");
   return error.message();
@@ -182,6 +182,55 @@ TEST(PlanTest, CheckNamesEveryKindOfFault) {
   // Interleaved layers are no consecutive runs.
   EXPECT_THAT(findings({{"conv1", "conv2", "fc1"}, {"pool1", "flatten", "fc2"}}),
               HasSubstr("stage 1: layer `pool1` comes after `fc1`"));
+}
+
+// in -> a1 -> a2 -> out, in -> b1 -> out
+const std::vector<std::string> kDiamond = {"in", "a1", "a2", "b1", "out"};
+const std::vector<ProfileEdge> kDiamondEdges = {
+    {"in", "a1"}, {"a1", "a2"}, {"a2", "out"}, {"in", "b1"}, {"b1", "out"}};
+
+std::string diamond_findings(const std::vector<std::vector<std::string>>& stages) {
+  std::vector<PlanStage> list;
+  for (const auto& layers : stages) {
+    list.push_back({layers, {static_cast<int>(list.size())}});
+  }
+  try {
+    check_plan(plan_of(list, 20), kDiamond, kDiamondEdges);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "";
+}
+
+TEST(PlanTest, CheckOfADagAsksForEdgesThatLeadOnward) {
+  EXPECT_EQ(diamond_findings({{"in", "b1"}, {"a1", "a2", "out"}}),
+            "");  // a1 before b1 in the model
+  EXPECT_EQ(diamond_findings({{"in"}, {"b1"}, {"a1"}, {"a2"}, {"out"}}), "");
+  EXPECT_EQ(diamond_findings({{"in", "a1", "b1"}, {"a2", "out"}}), "");
+  EXPECT_THAT(diamond_findings({{"in", "a2"}, {"a1", "b1", "out"}}),
+              AllOf(HasSubstr("no edge to an earlier stage"),
+                    HasSubstr("stage 0: layer `a2` needs the output of `a1`, which is in the later "
+                              "stage 1")));
+  EXPECT_THAT(diamond_findings({{"b1", "in"}, {"a1", "a2", "out"}}),
+              HasSubstr("stage 0: layer `in` comes after `b1`"));
+  EXPECT_THAT(diamond_findings({{"in", "b1"}, {"a1", "out"}}),
+              HasSubstr("layer `a2` is in no stage"));
+  EXPECT_THAT(diamond_findings({{"in", "a1", "a2", "b1"}, {"a1", "out"}}),
+              HasSubstr("stage 1: layer `a1` is in stage 0 already"));
+  EXPECT_THAT(diamond_findings({{"in", "a1", "a2", "b1"}, {"oot"}}),
+              HasSubstr("did you mean `out`?"));
+}
+
+TEST(PlanTest, CheckTakesTheEdgesOfAChainAsTheChain) {
+  std::vector<ProfileEdge> edges;
+  for (std::size_t i = 1; i < kModel.size(); ++i) {
+    edges.push_back({kModel[i - 1], kModel[i]});
+  }
+  const Plan plan =
+      plan_of({{{"conv1", "conv2", "pool1"}, {0}}, {{"flatten", "fc1", "fc2"}, {1}}}, 2);
+  EXPECT_THAT(
+      caught([&] { check_plan(plan, kModel, edges); }).message(),
+      AllOf(HasSubstr("in order"), HasSubstr("stage 0: layer `pool1` comes after `conv2`")));
 }
 
 TEST(PlanTest, CheckReportsAllFindingsAtOnce) {

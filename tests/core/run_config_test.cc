@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "millrace/core/optimizer_keys.h"
 #include "tests/core/core_testing.h"
 
 namespace millrace {
@@ -105,8 +106,30 @@ TEST(RunConfigTest, EffectiveConfigsReadBackTheSame) {
     }
     train.epochs = draws.between(1, 100);
     train.lr = draws.positive();
-    train.momentum = draws.coin() ? 0.0 : 0.875;
-    train.weight_decay = draws.zero_or_more();
+    for (const OptimizerKey& key : optimizer_keys()) {
+      if (draws.coin()) {
+        train.*key.member = draws.coin() ? 0.5 : 0.875;
+      }
+    }
+    train.warmup_steps = draws.between(0, 9);
+    if (draws.coin()) {
+      train.clip_norm = draws.positive();
+    }
+    train.keep_checkpoints = draws.between(0, 9);
+    train.lr_schedule = draws.coin() ? "step" : draws.coin() ? "cosine" : "polynomial";
+    if (train.lr_schedule == "step") {
+      train.lr_decay = draws.positive();
+      if (draws.coin()) {
+        train.lr_step_epochs = draws.between(1, 9);
+      } else {
+        train.lr_milestones = {2, draws.between(3, 9)};
+      }
+    } else {
+      train.lr_end = draws.zero_or_more();
+    }
+    if (train.lr_schedule == "polynomial") {
+      train.lr_power = draws.positive();
+    }
     train.dtype = draws.coin() ? "float64" : "float32";
     train.seed = static_cast<uint64_t>(draws.bytes());
     train.eval_every_epochs = draws.between(0, 3);
@@ -156,18 +179,45 @@ TEST(RunConfigTest, RefusesValuesOutOfRange) {
   expect_refused("", "momentum = 1.0", "train.momentum", "less than 1");
   expect_refused("", "momentum = -0.1", "train.momentum", "0 or more");
   expect_refused("", "weight_decay = -1", "train.weight_decay", "0 or more");
+  expect_refused("", "beta1 = 1", "train.beta1", "less than 1");
+  expect_refused("", "beta2 = -0.5", "train.beta2", "0 or more");
+  expect_refused("", "epsilon = 0", "train.epsilon", "above 0");
+  expect_refused("", "clip_norm = 0", "train.clip_norm", "above 0");
+  expect_refused("", "warmup_steps = -1", "train.warmup_steps", "0 or more");
+  expect_refused("", "keep_checkpoints = -1", "train.keep_checkpoints", "0 or more");
   expect_refused("", "seed = -1", "train.seed", "0 or more");
   expect_refused("", "eval_every_epochs = -1", "train.eval_every_epochs", "0 or more");
 }
 
 TEST(RunConfigTest, SaysWhatIsOfferedInstead) {
   const ErrorCode unsupported = ErrorCode::kUnsupported;
-  expect_refused("", "optimizer = \"adam\"", "train.optimizer", "`adam` is not offered; use `sgd`",
-                 unsupported);
-  expect_refused("", "lr_schedule = \"cosine\"", "train.lr_schedule", "use `constant`",
+  expect_refused("", "lr_schedule = \"cosin\"", "train.lr_schedule", "did you mean `cosine`?",
                  unsupported);
   expect_refused("", "dtype = \"float16\"", "train.dtype", "use `float32` or `float64`",
                  unsupported);
+}
+
+// A key that changes nothing would be believed in.
+TEST(RunConfigTest, KeysOfAnotherLearningRateScheduleAreRefused) {
+  expect_refused("", "lr_decay = 0.5", "train.lr_decay",
+                 "lr_schedule `constant` does not use this; step does");
+  expect_refused("", "lr_schedule = \"step\"\nlr_step_epochs = 1\nlr_end = 0.1", "train.lr_end",
+                 "cosine or polynomial does");
+  expect_refused("", "lr_schedule = \"cosine\"\nlr_power = 2", "train.lr_power", "polynomial does");
+  expect_refused("", "lr_schedule = \"cosine\"\nlr_milestones = [1]", "train.lr_milestones",
+                 "step does");
+}
+
+TEST(RunConfigTest, AStepScheduleSaysWhenItSteps) {
+  expect_refused("", "lr_schedule = \"step\"", "train.lr_schedule", "one of the two");
+  expect_refused("", "lr_schedule = \"step\"\nlr_step_epochs = 2\nlr_milestones = [3]",
+                 "train.lr_schedule", "one of the two");
+  for (const char* epochs : {"[2, 2]", "[3, 1]", "[0]"}) {
+    expect_refused("", std::string("lr_schedule = \"step\"\nlr_milestones = ") + epochs,
+                   "train.lr_milestones", "increasing epochs from 1");
+  }
+  expect_refused("", "lr_schedule = \"step\"\nlr_step_epochs = 0", "train.lr_step_epochs",
+                 "1 or more");
 }
 
 // Every TRY of case "misspelt or dead configuration keys".

@@ -58,8 +58,9 @@ TEST(SettingTest, ErrorsNameTheSetting) {
             "--set train.lr=nan: train.lr: expected a finite number, found nan");
   EXPECT_EQ(what("train.epocs=2"),
             "--set train.epocs=2: train.epocs: unknown key; did you mean `epochs`?");
-  EXPECT_EQ(what("train.optimizer=adam"),
-            "--set train.optimizer=adam: train.optimizer: `adam` is not offered; use `sgd`");
+  EXPECT_EQ(
+      what("train.dtype=half"),
+      "--set train.dtype=half: train.dtype: `half` is not offered; use `float32` or `float64`");
   EXPECT_THAT(what("parallel.replicas=[1, x]"), StartsWith("--set"));
   EXPECT_THAT(
       what("parallel.replicas=[1, \"x\"]"),

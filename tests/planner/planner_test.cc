@@ -126,7 +126,7 @@ TEST(PipedreamPlan, UnevenSplitsKeepEveryLayer) {
       largest = std::max(largest, stage.layers.size());
       EXPECT_FALSE(stage.layers.empty());
     }
-    EXPECT_EQ(names, testing::layer_names(profile)) << layers << " on " << stages;
+    EXPECT_EQ(names, layer_names(profile)) << layers << " on " << stages;
     EXPECT_EQ(largest, static_cast<std::size_t>((layers + stages - 1) / stages));
   }
   // The earliest cuts among the balanced ones: the remainder gathers at the end.
@@ -276,7 +276,7 @@ TEST(EveryPlanner, MakesAWholePlanThatCostsWhatItSays) {
             EXPECT_EQ(r, rank++);  // consecutive, in stage order
           }
         }
-        EXPECT_NO_THROW(check_plan(plan, testing::layer_names(profile)));
+        EXPECT_NO_THROW(check_plan(plan, layer_names(profile), profile.edges));
         EXPECT_EQ(plan.minibatch_s, pipedream_minibatch_s(plan, profile, cluster));
         EXPECT_EQ(plan.one_worker_minibatch_s,
                   make_plan("one", {profile, cluster, workers, {}, {}, false}).minibatch_s);

@@ -57,12 +57,4 @@ inline std::string shape(const Plan& plan) {
   return text;
 }
 
-inline std::vector<std::string> layer_names(const Profile& profile) {
-  std::vector<std::string> names;
-  for (const LayerProfile& layer : profile.layers) {
-    names.push_back(layer.name);
-  }
-  return names;
-}
-
 }  // namespace millrace::testing

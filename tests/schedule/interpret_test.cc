@@ -36,6 +36,7 @@ class Recorder : public ActionHandler {
     record(action, action.kind);
   }
   void reduce(const Action& action) override { record(action, ActionKind::kReduce); }
+  void norm(const Action& action) override { record(action, ActionKind::kNorm); }
   void step(const Action& action) override { record(action, ActionKind::kStep); }
   bool enter_step(int64_t step) override {
     EXPECT_EQ(step, static_cast<int64_t>(asked.size()));

@@ -45,6 +45,35 @@ TEST(Lower, FlushStepOfThreeStages) {
   EXPECT_EQ(lowered.microbatches_per_step, 2);
 }
 
+TEST(Lower, ClippingPutsANormOfAllRanksBeforeEveryStep) {
+  const Plan plan = plan_of(2, 2, 1);
+  const LoweredSchedule lowered =
+      lower(make_schedule("gpipe", schedule_config(plan)), plan, 1, chain_links(2), true);
+  for (const ActionList& list : lowered.ranks) {
+    const std::string text = to_string(list);
+    const std::string stage = text.substr(0, 1);
+    EXPECT_THAT(text, ::testing::ContainsRegex(stage + "REDUCE[-0-9]* " + stage + "NORM[-0-9]* " +
+                                               stage + "STEP[-0-9]*@1$"));
+  }
+  EXPECT_TRUE(find_faults(lowered).empty());
+  const LoweredSchedule single =
+      lower(make_schedule("pipedream", {1, 1}), plan_of(1, 1, 1), 2, chain_links(1), true);
+  EXPECT_EQ(to_string(single.ranks[0]), "0F0@0 0B0@0 0NORM0 0STEP0@1 0F1@1 0B1@1 0NORM1 0STEP1@2");
+  EXPECT_TRUE(find_faults(single).empty());
+}
+
+TEST(Lower, ClippingOfSeveralStagesWithoutAFlushIsRefusedWithTheReason) {
+  try {
+    lower(make_schedule("pipedream", {2, 1}), plan_of(2, 1, 1), 3, chain_links(2), true);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_EQ(error.key(), "train.clip_norm");
+    EXPECT_THAT(error.message(), HasSubstr("update at different times"));
+    EXPECT_THAT(error.message(), HasSubstr("1f1b"));
+  }
+}
+
 // Microbatches go round robin, here one to each replica.
 TEST(Lower, ReplicasTakeMicrobatchesInTurnAndReduceBeforeTheStep) {
   Plan plan = plan_of(2, 2, 1);

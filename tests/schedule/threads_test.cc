@@ -99,6 +99,7 @@ class IntegerStage : public ActionHandler {
     EXPECT_EQ(sum, action.num_microbatches());
     unapplied_ = sum;
   }
+  void norm(const Action&) override { ADD_FAILURE() << "nothing is clipped here"; }
   void step(const Action& action) override {
     EXPECT_EQ(unapplied_, action.num_microbatches());
     EXPECT_EQ(action.version, newest_ + 1);

@@ -187,6 +187,39 @@ TEST(FindFaults, DamagedTablesAreReported) {
   EXPECT_FALSE(find_faults(valid.ranks, kTwoStages, INT64_MAX).empty());
 }
 
+// NORM is where all ranks meet: each fault of one by hand.
+TEST(FindFaults, NormsMeetOnAllRanksBetweenReduceAndStep) {
+  const Plan plan = testing::plan_of(2, 2, 1);
+  const LoweredSchedule valid =
+      lower(make_schedule("gpipe", schedule_config(plan)), plan, 1, chain_links(2), true);
+  ASSERT_EQ(texts_of(find_faults(valid)), "");
+  const std::string good = to_string(valid.ranks[0]);
+  const std::string head = good.substr(0, good.find("0REDUCE"));
+  const auto ending = [&](const std::string& tail) {
+    LoweredSchedule lowered = valid;
+    lowered.ranks[0] = parse_actions(head + tail);
+    return texts_of(find_faults(lowered));
+  };
+  ASSERT_EQ(ending("0REDUCE0-1 0NORM0-1 0STEP0-1@1"), "");
+  EXPECT_THAT(ending("0REDUCE0-1 0STEP0-1@1"),
+              AllOf(HasSubstr("expected a NORM of the same microbatches"),
+                    HasSubstr("has no NORM to meet it")));
+  EXPECT_THAT(ending("0NORM0-1 0REDUCE0-1 0STEP0-1@1"),
+              HasSubstr("takes the norm before 0REDUCE0-1"));
+  EXPECT_THAT(ending("0REDUCE0-1 0STEP0-1@1 0NORM0-1"), HasSubstr("no STEP uses the norm"));
+  EXPECT_THAT(ending("0REDUCE0-1 0NORM0-1 0NORM0-1 0STEP0-1@1"),
+              HasSubstr("has no NORM to meet it"));
+}
+
+// A rank that waits in NORM for one that waits for its message.
+TEST(FindFaults, ANormThatWaitsForAWaitingRankIsADeadlock) {
+  LoweredSchedule lowered =
+      lower(make_schedule("gpipe", {2, 1}), testing::plan_of(2, 1), 1, chain_links(2), true);
+  ASSERT_EQ(texts_of(find_faults(lowered)), "");
+  lowered.ranks[1] = parse_actions("1RECV_F0<0 1F0@0 1B0@0 1NORM0 1STEP0@1 1SEND_B0>0");
+  EXPECT_THAT(texts_of(find_faults(lowered)), HasSubstr("deadlock"));
+}
+
 TEST(FindFaults, EvaluationIsForwardOnly) {
   LoweredSchedule lowered = lower_evaluation(testing::plan_of(2, 1), 2);
   EXPECT_EQ(texts_of(find_faults(lowered)), "");

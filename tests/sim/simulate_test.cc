@@ -46,6 +46,42 @@ TEST(Simulate, AMessageTakesItsBytesOverBandwidthPlusLatency) {
   EXPECT_EQ(s.trace.source, "simulated");
 }
 
+// All ranks wait for the last, then sum 8 bytes around the ring of all of them.
+TEST(Simulate, ANormStartsWithTheLastRankAndCostsAnAllReduceOf8Bytes) {
+  const Plan plan = replicated(2, 2, "gpipe", 1);
+  const LoweredSchedule lowered =
+      lower(make_schedule("gpipe", schedule_config(plan)), plan, 1, chain_links(2), true);
+  const Cluster cluster = network(4, 100, 0.25);
+  const Simulation s = simulate({lowered, {stage(1, 2), stage(1, 2)}, cluster});
+  const double all_reduce_s = cluster.all_reduce_s({0, 1, 2, 3}, 8);
+  ASSERT_EQ(all_reduce_s, 2 * 3 / 4.0 * 8 / 100 + 6 * 0.25);
+  double last_s = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    last_s = std::max(last_s, event(s, rank, rank < 2 ? "0NORM0-1" : "1NORM0-1").start_s);
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    const TraceEvent& norm = event(s, rank, rank < 2 ? "0NORM0-1" : "1NORM0-1");
+    EXPECT_EQ(norm.wait_s, last_s - norm.start_s) << rank;
+    EXPECT_EQ(norm.end_s, last_s + all_reduce_s) << rank;
+    EXPECT_EQ(norm.bytes, 8);
+    EXPECT_EQ(event(s, rank, rank < 2 ? "0STEP0-1" : "1STEP0-1").start_s, norm.end_s);
+  }
+  // Several steps: every one has its own meeting.
+  const Simulation steps = simulate({.lowered = lowered,
+                                     .costs = {stage(1, 2), stage(1, 2)},
+                                     .cluster = cluster,
+                                     .num_steps = 3});
+  EXPECT_EQ(event(steps, 3, "1NORM4-5").end_s, event(steps, 0, "0NORM4-5").end_s);
+}
+
+TEST(Simulate, ANormThatOneRankLacksIsADeadlockThatNamesIt) {
+  const LoweredSchedule lowered = program({"0F0 0B0 0NORM0 0STEP0", "1F0 1B0 1STEP0"});
+  const Error error = error_of([&] {
+    simulate({lowered, {stage(1, 2), stage(1, 2)}, network(2, 100, 0)});
+  });
+  EXPECT_THAT(error.message(), HasSubstr("rank 0 waits in 0NORM0 for the other ranks"));
+}
+
 TEST(Simulate, ALinkCarriesOneMessageAtATimeInEachDirection) {
   const LoweredSchedule lowered = straight("gpipe", 2, 3);
   const Cluster cluster = network(2, 100, 1);

@@ -189,17 +189,6 @@ TEST(BatchLayers, SkipEdgesInsideAStage) {
   for (const NamedTensor& tensor : session.state()) {
     EXPECT_LE(relative_difference(tensor.tensor, weights[p++]), 1e-9) << tensor.name;
   }
-  try {
-    const Session across({.model = &model,
-                          .plan = plan_of(model, {2, 2}, 1, "1f1b", 1),
-                          .policy = "",
-                          .train = config});
-    FAIL() << "a cut that two tensors pass";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_NE(std::string(error.what()).find("layer \"a\""), std::string::npos) << error.what();
-    EXPECT_EQ(error.stage(), 1);
-  }
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
+#include <set>
 
 #include "millrace/base/file.h"
 #include "millrace/train/safetensors.h"
@@ -125,6 +127,112 @@ TEST_F(CheckpointOnDisk, WhatDoesNotFitTheModelIsListed) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("linear4.bias"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(CheckpointOnDisk, KeepsTheNewestAndClearsWhatAKillLeft) {
+  fs::create_directories(dir_ + "/.step-00000001.777");
+  fs::create_directories(dir_ + "/.step-00000002.old");
+  const auto names = [&] {
+    std::set<std::string> all;
+    for (const auto& entry : fs::directory_iterator(dir_)) {
+      all.insert(entry.path().filename().string());
+    }
+    return all;
+  };
+  using Names = std::set<std::string>;
+  const auto age = [&](const char* name, int seconds) {
+    fs::last_write_time(dir_ + "/" + name,
+                        fs::file_time_type::clock::now() - std::chrono::seconds(seconds));
+  };
+  save_checkpoint(dir_, manifest(10), tensors(), 2);
+  EXPECT_EQ(names(), (Names{"latest", "step-00000010"}));
+  save_checkpoint(dir_, manifest(20), tensors(), 2);
+  age("step-00000010", 60);
+  age("step-00000020", 50);
+  // Gone on from step 10: step 20 is older than what is saved now, whatever its number.
+  save_checkpoint(dir_, manifest(11), tensors(), 2);
+  age("step-00000011", 40);
+  EXPECT_EQ(names(), (Names{"latest", "step-00000011", "step-00000020"}));
+  save_checkpoint(dir_, manifest(12), tensors(), 2);
+  EXPECT_EQ(names(), (Names{"latest", "step-00000011", "step-00000012"}));
+  save_checkpoint(dir_, manifest(13), tensors(), 1);
+  EXPECT_EQ(names(), (Names{"latest", "step-00000013"}));
+  save_checkpoint(dir_, manifest(14), tensors(), 0);
+  EXPECT_EQ(names(), (Names{"latest", "step-00000013", "step-00000014"})) << "0 keeps all";
+}
+
+TEST_F(CheckpointOnDisk, MissingExtraAndMisshapenTensorsAreAllListedAndNothingIsLoaded) {
+  const Model model = testing::mlp4();
+  TrainConfig config;
+  config.batch = 4;
+  Session session({.model = &model,
+                   .plan = testing::plan_of(model, {3, 4}, 1, "1f1b"),
+                   .policy = "",
+                   .train = config});
+  std::vector<NamedTensor> state;
+  for (const NamedTensor& tensor : session.state()) {
+    state.push_back({tensor.name, tensor.layer, tensor.tensor.clone().add_(1)});
+  }
+  const at::Tensor before = session.state()[1].tensor.clone();
+  state[0].tensor = state[0].tensor.slice(0, 1).clone();
+  state[2].name = "stranger.weight";
+  save_checkpoint(dir_, manifest(1), state);
+  try {
+    load_into(read_checkpoint(resolve_checkpoint(dir_)), session);
+    FAIL();
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    EXPECT_NE(what.find("lacks [linear2.weight]"), std::string::npos) << what;
+    EXPECT_NE(what.find("besides [stranger.weight]"), std::string::npos) << what;
+    EXPECT_NE(what.find("another shape or dtype [linear1.weight]"), std::string::npos) << what;
+  }
+  EXPECT_TRUE(at::equal(session.state()[1].tensor, before));
+}
+
+// C11: saved at 2 stages x 2 replicas, gone on with at any other layout of the same batch.
+TEST_F(CheckpointOnDisk, AnyStagesAndReplicasGoOnFromATwoByTwoCheckpoint) {
+  const Model model = testing::mlp4();
+  const testing::TensorData data = testing::mlp4_data(160);
+  const SampleOrder order(160, 8, 1);
+  for (const std::string optimizer : {"sgd", "adam"}) {
+    TrainConfig config;
+    config.batch = 8;
+    config.lr = 0.05;
+    config.dtype = "float64";
+    config.optimizer = optimizer;
+    if (optimizer == "sgd") {
+      config.momentum = 0.9;
+    }
+    const auto session_of = [&](const std::vector<int>& stages, int replicas) {
+      return Session({.model = &model,
+                      .plan = testing::plan_of(model, stages, replicas, "1f1b", 2),
+                      .policy = "",
+                      .train = config});
+    };
+    Session whole = session_of({3, 4}, 2);
+    whole.train(data, order, 0, 0, 20, {});
+    const std::vector<NamedTensor> expected = whole.state();
+    Session first = session_of({3, 4}, 2);
+    first.train(data, order, 0, 0, 10, {});
+    save_checkpoint(dir_, manifest(10), first.state());
+    const LoadedCheckpoint checkpoint = read_checkpoint(resolve_checkpoint(dir_));
+    for (const auto& [stages, replicas] :
+         {std::pair(std::vector<int>{7}, 1), std::pair(std::vector<int>{2, 2, 2, 1}, 1),
+          std::pair(std::vector<int>{7}, 4), std::pair(std::vector<int>{3, 4}, 1),
+          std::pair(std::vector<int>{1, 6}, 2)}) {
+      Session second = session_of(stages, replicas);
+      load_into(checkpoint, second);
+      second.train(data, order, 0, 10, 10, {});
+      const std::vector<NamedTensor> own = second.state();
+      ASSERT_EQ(own.size(), expected.size());
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        ASSERT_EQ(own[i].name, expected[i].name) << "names do not depend on the layout";
+        // Sums of equal parts in another order; DESIGN's bound for float64.
+        EXPECT_LE(testing::relative_difference(own[i].tensor, expected[i].tensor), 1e-9)
+            << optimizer << " " << own[i].name << " at " << stages.size() << " x " << replicas;
+      }
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 #include <thread>
@@ -50,6 +51,78 @@ TEST(Stop, DrainsAndEqualsARunOfThatLength) {
       ASSERT_EQ(a.size(), b.size());
       for (std::size_t i = 0; i < a.size(); ++i) {
         EXPECT_TRUE(at::equal(a[i].tensor, b[i].tensor)) << schedule << " " << a[i].name;
+      }
+    }
+  }
+}
+
+// Counts the microbatches whose forward ran and whose backward has not.
+class Counted final : public Layer {
+ public:
+  explicit Counted(std::string name) : Layer(std::move(name)) {}
+  const char* kind() const override { return "counted"; }
+  TensorSpec output(const TensorSpec& input) const override { return input; }
+  std::vector<ParameterSpec> parameters() const override { return {{"w", {1}, 0.0, 1.0}}; }
+  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors& weights,
+                     Tensors& saved) const override {
+    if (context.training) {
+      saved = {input};
+      peak_ = std::max<int>(peak_, ++live_);
+    }
+    return input.mul(weights[0]);
+  }
+  at::Tensor backward_input(const LayerContext& /*context*/, Tensors& saved, const Tensors& weights,
+                            const at::Tensor& grad, bool need_input_gradient,
+                            Tensors& kept) const override {
+    kept = {saved[0], grad};
+    saved.clear();
+    --live_;
+    return need_input_gradient ? grad.mul(weights[0]) : at::Tensor();
+  }
+  void backward_weight(const LayerContext& /*context*/, const Tensors& kept,
+                       const Tensors& sums) const override {
+    sums[0].add_(kept[0].mul(kept[1]).sum());
+  }
+  int live() const { return live_; }
+  int peak() const { return peak_; }
+
+ private:
+  mutable int live_ = 0;  // used by one rank's thread
+  mutable int peak_ = 0;
+};
+
+// C20: what a stage keeps depends on the depth below it, not on the number of microbatches or
+// steps.
+TEST(Memory, InFlightMicrobatchesOf1f1bDoNotGrowWithMicrobatchesOrSteps) {
+  for (const int stages : {1, 2, 4}) {
+    for (const int microbatches : {1, 4, 16, 64}) {
+      for (const int64_t steps : {1, 6}) {
+        Model model;
+        model.name = "counted";
+        model.input = {{1}, at::kDouble};
+        model.target = {{1}, at::kDouble};
+        std::vector<const Counted*> layers;
+        for (int s = 0; s < stages; ++s) {
+          auto layer = std::make_unique<Counted>("layer" + std::to_string(s));
+          layers.push_back(layer.get());
+          model.layers.push_back(std::move(layer));
+        }
+        model.loss = half_squared_error();
+        const testing::TensorData data = testing::count_to(64 * 6);
+        TrainConfig config = config_of(64);
+        config.lr = 1e-6;
+        Session session(
+            {.model = &model,
+             .plan = plan_of(model, std::vector<int>(static_cast<std::size_t>(stages), 1), 1,
+                             "1f1b", microbatches),
+             .policy = "",
+             .train = config});
+        ASSERT_EQ(session.train(data, SampleOrder(64 * 6, 64, 1), 0, 0, steps, {}), steps);
+        for (int s = 0; s < stages; ++s) {
+          EXPECT_EQ(layers[static_cast<std::size_t>(s)]->peak(), std::min(microbatches, stages - s))
+              << "stage " << s << " of " << stages << ", " << microbatches << " microbatches";
+          EXPECT_EQ(layers[static_cast<std::size_t>(s)]->live(), 0) << "nothing stays";
+        }
       }
     }
   }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "millrace/base/file.h"
+#include "millrace/runtime/optimizer.h"
 
 namespace millrace {
 namespace {
@@ -98,6 +99,30 @@ TEST(Verify, ReplicasWithoutAFlushAgreeWithDelayedSgdBitForBit) {
   }
 }
 
+// Steps 3 to 8 of the epoch: in warm-up and past it, with the optimizer's own state.
+TEST(Verify, HoldsForEveryOptimizerAndARateThatChanges) {
+  for (const OptimizerEntry& entry : optimizers()) {
+    for (const std::string schedule : {"1f1b", "pipedream"}) {
+      for (const std::vector<int>& replicas : {std::vector<int>{1, 1}, {2, 1}}) {
+        RunConfig config = replicated(schedule, replicas, 1);
+        config.train.optimizer = entry.name;
+        if (entry.name != "sgd") {
+          config.train.momentum.reset();
+          config.train.lr = 0.002;
+        }
+        config.train.lr_schedule = "cosine";
+        config.train.warmup_steps = 5;
+        if (schedule == "1f1b") {
+          config.train.clip_norm = 0.1;  // below every gradient here
+        }
+        const VerifyResult result = run(config);
+        EXPECT_TRUE(result.equal) << entry.name << " " << schedule << " "
+                                  << result.max_relative_difference;
+      }
+    }
+  }
+}
+
 TEST(Verify, VerticalSyncAgreesBitForBit) {
   for (const std::vector<int>& replicas :
        {std::vector<int>{1, 1}, {1, 1, 1, 1}, {2, 2}, {3, 1}, {1, 2}}) {
@@ -168,6 +193,70 @@ TEST(Verify, BreakingWhatTheConfigurationLacksIsRefused) {
   single.train.batch = 1;
   EXPECT_TRUE(refused(single, Break::kScale));
   EXPECT_THROW(parse_break("everything"), Error);
+}
+
+// Skip edges inside stages and across them, batch norm, and every way to spread them. The plan file
+// cuts resnet18 inside its blocks, so that a tensor passes by one stage or two.
+RunConfig resnet(const std::string& schedule, const std::vector<std::size_t>& cuts,
+                 const std::vector<int>& replicas, const std::string& file) {
+  RunConfig config = config_of(schedule, 1, 1, 1);
+  config.model.name = "resnet18";
+  config.model.options = Value::map();
+  config.model.options.set("width", Value::of(2));
+  config.data.options.set("samples", Value::of(28));
+  config.data.options.set("height", Value::of(8));
+  config.data.options.set("width", Value::of(8));
+  config.train.batch = 8;
+  Job job;
+  load_data_and_model(config, job);
+  const std::vector<std::string> layers = job.model.layer_names();
+  Plan plan;
+  plan.workers = 0;
+  std::size_t first = 0;
+  for (std::size_t s = 0; s < replicas.size(); ++s) {
+    const std::size_t last = s < cuts.size() ? cuts[s] : layers.size();
+    PlanStage& stage = plan.stages.emplace_back();
+    stage.layers.assign(layers.begin() + static_cast<std::ptrdiff_t>(first),
+                        layers.begin() + static_cast<std::ptrdiff_t>(last));
+    for (int r = 0; r < replicas[s]; ++r) {
+      stage.ranks.push_back(plan.workers++);
+    }
+    first = last;
+  }
+  write_file_atomically(file, to_json(to_value(plan)));
+  config.parallel.plan = file;
+  config.parallel.workers = plan.workers;
+  config.parallel.stages.reset();
+  config.parallel.replicas.clear();
+  return config;
+}
+
+TEST(Verify, SkipEdgesAcrossStagesAgree) {
+  const std::string file = (std::filesystem::temp_directory_path() /
+                            ("millrace-verify-resnet-" + std::to_string(::getpid()) + ".json"))
+                               .string();
+  struct Shape {
+    std::vector<std::size_t> cuts;
+    std::vector<int> replicas;
+  };
+  const std::vector<Shape> shapes = {{{}, {2}},
+                                     {{12}, {1, 1}},
+                                     {{5, 6, 7}, {1, 1, 1, 1}},
+                                     {{6, 21}, {1, 2, 1}},
+                                     {{13, 30}, {2, 1, 1}},
+                                     {{25}, {3, 1}}};
+  for (const Shape& shape : shapes) {
+    RunConfig flush = resnet("1f1b", shape.cuts, shape.replicas, file);
+    flush.parallel.microbatches = 2;
+    const VerifyResult one = run(flush);
+    EXPECT_TRUE(one.equal) << one.max_relative_difference << " "
+                           << (one.first_difference ? one.first_difference->layer : "");
+    const VerifyResult delayed = run(resnet("pipedream", shape.cuts, shape.replicas, file));
+    EXPECT_TRUE(delayed.equal) << delayed.max_relative_difference << " "
+                               << (delayed.first_difference ? delayed.first_difference->layer : "");
+    EXPECT_EQ(delayed.tolerance, 0);
+  }
+  std::filesystem::remove(file);
 }
 
 // The planned cut may leave nothing to see; then another one is verified, and said so.

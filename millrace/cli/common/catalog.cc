@@ -4,6 +4,7 @@
 
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
+#include "millrace/core/lr_schedule.h"
 #include "millrace/planner/planner.h"
 #include "millrace/rule/rule.h"
 #include "millrace/schedule/policy.h"
@@ -70,6 +71,23 @@ CatalogKind list_datasets() {
           }};
 }
 
+CatalogKind list_optimizers() {
+  return {"optimizers",
+          {
+#define OPTIMIZER(name, symbol, text, keys, state) {name, text, {{"keys", keys}, {"state", state}}},
+#include "millrace/runtime/builtin.def"
+#undef OPTIMIZER
+          }};
+}
+
+CatalogKind list_lr_schedules() {
+  CatalogKind kind{"lr-schedules", {}};
+  for (const LrScheduleEntry& entry : lr_schedules()) {
+    kind.items.push_back({entry.name, entry.text, {{"keys", entry.keys}}});
+  }
+  return kind;
+}
+
 CatalogKind list_engines() {
   return {"engines",
           {{"inproc", "ranks are threads of one process; tensors are handed over uncopied", {}}}};
@@ -83,9 +101,9 @@ std::string singular(const std::string& kind) {
 }  // namespace
 
 const std::vector<CatalogKind>& catalog() {
-  static const std::vector<CatalogKind> kinds = {list_schedules(), list_policies(), list_rules(),
-                                                 list_planners(),  list_models(),   list_datasets(),
-                                                 list_engines()};
+  static const std::vector<CatalogKind> kinds = {
+      list_schedules(), list_policies(),   list_rules(),        list_planners(), list_models(),
+      list_datasets(),  list_optimizers(), list_lr_schedules(), list_engines()};
   return kinds;
 }
 

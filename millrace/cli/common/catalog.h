@@ -19,7 +19,8 @@ struct CatalogItem {
 };
 
 struct CatalogKind {
-  // "schedules", "policies", "rules", "planners", "models", "datasets", "engines"
+  // "schedules", "policies", "rules", "planners", "models", "datasets",
+  // "optimizers", "lr-schedules", "engines"
   std::string kind;
   std::vector<CatalogItem> items;
 };

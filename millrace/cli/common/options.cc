@@ -131,8 +131,8 @@ void add_source(Subcommand& command, ScheduleSource& source) {
       .text("--policy", source.policy, "NAME", "weight policy; default: the schedule's own");
 }
 
-void add_run(Subcommand& command, RunArgs& run) {
-  command.positional("RUN", run.config, "the run's configuration, a TOML file")
+void add_run(Subcommand& command, RunArgs& run, bool required = true) {
+  command.positional("RUN", run.config, "the run's configuration, a TOML file", required)
       .texts("--set", run.set, "TABLE.KEY=VALUE", "override one key; may be repeated")
       .flag("--fresh", run.fresh, "measure again what is cached");
 }
@@ -174,6 +174,9 @@ class Parser {
     }
     command->refuse_unknown();
     command->refuse_missing();
+    if (options_.command == Command::kProfile) {
+      refuse_profile_of_what(*command);
+    }
   }
 
   std::string help() const { return root_.help(); }
@@ -188,7 +191,8 @@ class Parser {
     add(Command::kList, "list", "What can be named here: schedules, rules, planners, models, ...",
         "millrace list schedules")
         .positional("KIND", options_.list.kind,
-                    "schedules, policies, rules, planners, models, datasets or engines; "
+                    "schedules, policies, rules, planners, models, datasets, optimizers, "
+                    "lr-schedules or engines; "
                     "default: all",
                     false);
 
@@ -268,9 +272,14 @@ class Parser {
         .count("--steps", options_.verify.steps, "steps to compare");
 
     Subcommand& profile = add(Command::kProfile, "profile", "Measure the layers of a model",
-                              "millrace profile examples/fashion_mnist.toml -o profile.json");
-    add_run(profile, options_.profile.run);
-    profile.count("--samples", options_.profile.samples, "samples at a time; default: a microbatch")
+                              "millrace profile examples/fashion_mnist.toml -o profile.json\n  "
+                              "millrace profile --from vgg16.graph.txt --samples 64 -o vgg16.json");
+    add_run(profile, options_.profile.run, false);
+    profile
+        .text("--from", options_.profile.from, "FILE",
+              "measure nothing: read a layer graph of PipeDream's profiler")
+        .count("--samples", options_.profile.samples,
+               "samples at a time; default: a microbatch, with --from 1")
         .text("-o,--output", options_.profile.output, "FILE", "where to write");
 
     add(Command::kEval, "eval", "A checkpoint on its test set, every sample once",
@@ -304,6 +313,19 @@ class Parser {
     return nullptr;
   }
 
+  void refuse_profile_of_what(const Subcommand& command) const {
+    const ProfileArgs& args = options_.profile;
+    if (args.from.empty() && args.run.config.empty()) {
+      throw command.refusal("RUN is missing, or --from FILE in its place");
+    }
+    if (!args.from.empty() && !args.run.config.empty()) {
+      throw command.refusal("RUN and --from exclude each other; give one");
+    }
+    if (!args.from.empty() && (!args.run.set.empty() || args.run.fresh)) {
+      throw command.refusal("--set and --fresh go with RUN; --from reads what was measured");
+    }
+  }
+
   void refuse_unknown_command() const {
     const std::vector<std::string> extras = root_.remaining();
     if (extras.empty()) {
@@ -333,7 +355,7 @@ constexpr const char* kOverview =
 Usage: millrace COMMAND [ARGUMENTS]
 
 See and plan, in milliseconds
-  list       what can be named: schedules, rules, planners, models, datasets
+  list       what can be named: schedules, rules, planners, models, datasets, ...
   schedule   the order of work on every rank, drawn and checked
   plan       stages and replicas from a profile and a cluster
   simulate   step time, bubble and memory, predicted
@@ -409,11 +431,12 @@ Options parse(int argc, char** argv, std::optional<int>& exit_status) {
   return options;
 }
 
-bool needs_torch(Command command) {
-  switch (command) {
+bool needs_torch(const Options& options) {
+  switch (options.command) {
+    case Command::kProfile:
+      return options.profile.from.empty();
     case Command::kTrain:
     case Command::kVerify:
-    case Command::kProfile:
     case Command::kEval:
     case Command::kDoctor:
     case Command::kBench:

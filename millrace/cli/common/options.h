@@ -83,7 +83,8 @@ struct VerifyArgs {
 
 struct ProfileArgs {
   RunArgs run;
-  std::optional<int64_t> samples;  // default: one microbatch
+  std::string from;  // --from: a layer graph of PipeDream's profiler, in place of a run
+  std::optional<int64_t> samples;  // default: one microbatch; with `from`, what it was profiled at
   std::string output = "profile.json";
 };
 
@@ -142,7 +143,8 @@ struct Options {
 // wrong argument is the JSON error. Every subcommand's --help ends with an example.
 Options parse(int argc, char** argv, std::optional<int>& exit_status);
 
-bool needs_torch(Command command);
+// Whether `millrace` hands these to the program that links libtorch.
+bool needs_torch(const Options& options);
 
 // --set, and what -n and --plan mean in its terms, in the order in which they apply.
 std::vector<std::string> all_settings(const TrainArgs& args);

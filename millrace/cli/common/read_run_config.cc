@@ -9,6 +9,7 @@
 #include "millrace/base/text.h"
 #include "millrace/cli/common/catalog.h"
 #include "millrace/core/cluster.h"
+#include "millrace/core/optimizer_keys.h"
 #include "millrace/core/plan.h"
 #include "millrace/core/profile.h"
 #include "millrace/planner/planner.h"
@@ -25,8 +26,7 @@ constexpr int kMostRanksTried = 64;
 // The checks that need the registries, each refusal placed where its key stands.
 class Checker {
  public:
-  Checker(const Document& document, const RunConfig& config)
-      : document_(document), config_(config) {}
+  Checker(const Document& document, RunConfig& config) : document_(document), config_(config) {}
 
   void run() {
     if (!config_.emulates_model()) {
@@ -38,6 +38,7 @@ class Checker {
     if (!parallel().policy.empty()) {
       at("parallel", "policy", [&] { find_policy(parallel().policy); });
     }
+    settle_train();
     check_cluster();
     check_emulation();
     if (parallel().plan_is_file()) {
@@ -45,6 +46,7 @@ class Checker {
     } else {
       at("parallel", "plan", [&] { find_planner(parallel().plan); });
       check_schedule(parallel().stages);
+      check_clipping(parallel().stages);
     }
   }
 
@@ -82,6 +84,18 @@ class Checker {
 
   [[noreturn]] void unsupported(const std::string& key, const std::string& message) const {
     throw placed(Error(ErrorCode::kUnsupported, message), "parallel", key);
+  }
+
+  void settle_train() {
+    std::vector<OptimizerText> offered;
+    for (const CatalogItem& item : find_kind("optimizers").items) {
+      offered.push_back({item.name, item.facts.front().second});
+    }
+    try {
+      settle_optimizer(config_.train, offered);
+    } catch (const Error& refusal) {
+      throw placed(refusal, "train", refusal.key().value_or("").substr(sizeof("train.") - 1));
+    }
   }
 
   // "depth=8 width=256": the known keys, and by their defaults the kinds of their values.
@@ -207,6 +221,21 @@ class Checker {
     return builtin.offers(one) || builtin.make(one).flush;
   }
 
+  // Lowering refuses it too, but after the profiling.
+  void check_clipping(std::optional<int> stages) const {
+    const bool single = parallel().plan == "data-parallel" || parallel().plan == "one";
+    const int most_stages = stages.value_or(single ? 1 : parallel().workers);
+    if (config_.train.clip_norm && most_stages > 1 && !has_flush()) {
+      throw placed(Error(ErrorCode::kUnsupported,
+                         fmt::format("schedule {} has no flush: its stages update at different "
+                                     "times, so the gradient of the whole model, whose norm this "
+                                     "limits, is never there at once; use a schedule with a flush "
+                                     "such as 1f1b, or stages = 1",
+                                     parallel().schedule)),
+                   "train", "clip_norm");
+    }
+  }
+
   void check_plan_file() const {
     at("parallel", "plan", [&] {
       check_exists(parallel().plan, "");
@@ -217,6 +246,7 @@ class Checker {
                                 parallel().plan, plan.workers, parallel().workers, plan.workers));
       }
       check_schedule(plan.num_stages());
+      check_clipping(plan.num_stages());
       std::optional<int64_t> size;
       if (parallel().microbatch_size) {
         size = *parallel().microbatch_size;
@@ -229,7 +259,7 @@ class Checker {
   }
 
   const Document& document_;
-  const RunConfig& config_;
+  RunConfig& config_;  // unset keys of the optimizer get their defaults
 };
 
 }  // namespace

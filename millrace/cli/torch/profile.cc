@@ -33,9 +33,7 @@ int run_profile(const ProfileArgs& args, Output& output) {
                 fmt::format("--samples {}: expected at least 1", request.samples));
   }
   request.busy_ranks = config.parallel.workers;
-  request.optimizer = {.lr = config.train.lr,
-                       .momentum = config.train.momentum,
-                       .weight_decay = config.train.weight_decay};
+  request.train = config.train;
   request.machine = machine_name();
   const std::string what = fmt::format("profiling {} at {} samples, {} busy workers",
                                        job.model.name, request.samples, request.busy_ranks);

@@ -15,6 +15,7 @@
 #include "millrace/cli/torch/commands.h"
 #include "millrace/report/report.h"
 #include "millrace/train/checkpoint.h"
+#include "millrace/train/resume.h"
 #include "millrace/train/run_metrics.h"
 #include "millrace/train/trainer.h"
 

@@ -45,6 +45,7 @@ constexpr std::size_t paint_of(ActionKind kind) {
     case ActionKind::kStep:
       return 4;
     case ActionKind::kReduce:
+    case ActionKind::kNorm:
       return 5;
     case ActionKind::kSendForward:
     case ActionKind::kReceiveForward:

@@ -136,6 +136,9 @@ Engine::Engine(const SimulationInput& input) : input_(input) {
   const RuleEntry& rule = find_rule(input.rule);
   for (std::size_t rank = 0; rank < runs_.size(); ++rank) {
     const int stage = lowered.stage_of_rank[rank];
+    if (!runs_[rank].actions.empty()) {
+      used_ranks_.push_back(static_cast<int>(rank));
+    }
     if (stage >= 0) {
       states_[rank].rule = rule.make({static_cast<int>(lowered.stage_ranks.at(stage).size()),
                                       lowered.replica_of_rank.at(rank)});
@@ -177,6 +180,9 @@ bool Engine::advance(int rank) {
   }
   if (kind == ActionKind::kReduce) {
     return reduce(rank);
+  }
+  if (kind == ActionKind::kNorm) {
+    return norm(rank);
   }
   step(rank);
   return true;
@@ -326,6 +332,37 @@ void Engine::ask(int rank, const AllReduceSum& sum) {
   }
 }
 
+// All used ranks meet and sum one number of 8 bytes.
+bool Engine::norm(int rank) {
+  constexpr int64_t kNormBytes = 8;
+  RankState& state = states_[rank];
+  if (state.num_norms == norms_.size()) {
+    norms_.push_back({});
+  }
+  Collective& meeting = norms_[state.num_norms];
+  const int num_ranks = static_cast<int>(used_ranks_.size());
+  if (!state.norm_start_s) {
+    state.norm_start_s = state.clock_s;
+    ++meeting.num_asked;
+    meeting.start_s = std::max(meeting.start_s, state.clock_s);
+    for (const int other : used_ranks_) {
+      if (meeting.num_asked == num_ranks && other != rank) {
+        wake(other);
+      }
+    }
+  }
+  if (meeting.num_asked < num_ranks) {
+    return false;
+  }
+  const double start_s = *std::exchange(state.norm_start_s, std::nullopt);
+  ++state.num_norms;
+  const double end_s =
+      meeting.start_s + input_.cluster.all_reduce_s(used_ranks_, static_cast<double>(kNormBytes));
+  finish(rank, start_s, end_s + input_.cluster.action_overhead_s, meeting.start_s - start_s,
+         num_ranks > 1 ? kNormBytes : 0);
+  return true;
+}
+
 void Engine::step(int rank) {
   RankState& state = states_[rank];
   const Action& action = next_action(rank).action;
@@ -378,6 +415,8 @@ void Engine::report_deadlock() const {
     waits.push_back(fmt::format("rank {} waits in {}{}", rank, to_string(blocked.action),
                                 blocked.action.kind == ActionKind::kReduce
                                     ? " for the other replicas"
+                                : blocked.action.kind == ActionKind::kNorm
+                                    ? " for the other ranks"
                                     : fmt::format(" for rank {}", blocked.action.peer)));
   }
   throw Error(

@@ -70,8 +70,10 @@ class Engine {
     double clock_s = 0;
     std::unique_ptr<Rule> rule;
     std::optional<Reduction> reduction;
-    std::size_t num_asked = 0;  // collectives of the group that this rank asked for
-    bool exchanged = false;     // a REDUCE ran and its STEP has not
+    std::size_t num_asked = 0;           // collectives of the group that this rank asked for
+    std::size_t num_norms = 0;           // that this rank finished
+    std::optional<double> norm_start_s;  // of a NORM under way
+    bool exchanged = false;              // a REDUCE ran and its STEP has not
     bool update_due = false;
     bool released = false;
   };
@@ -81,6 +83,7 @@ class Engine {
   void send(int rank);
   bool receive(int rank);
   bool reduce(int rank);
+  bool norm(int rank);
   void step(int rank);
   void ask(int rank, const AllReduceSum& sum);
   void finish(int rank, double start_s, double end_s, double wait_s, int64_t bytes);
@@ -96,6 +99,8 @@ class Engine {
   std::map<Key, Message> messages_;
   std::map<std::pair<int, int>, double> link_free_s_;
   std::vector<std::vector<Collective>> collectives_;  // of each stage, in the order asked for
+  std::vector<int> used_ranks_;
+  std::vector<Collective> norms_;  // in the order asked for
   std::deque<int> ready_;
 };
 
