@@ -107,7 +107,7 @@ class Emulated final : public Layer {
       using T = decltype(zero);
       const T* g = grad.data_ptr<T>();
       std::vector<T> gradients(static_cast<std::size_t>(outputs_));
-      for (const at::Tensor& input : at::TensorList(kept).drop_back(1)) {
+      for (const at::Tensor& input : at::TensorList(kept).slice(0, kept.size() - 1)) {
         const T* x = input.data_ptr<T>();
         walk(input,
              [&](int64_t from, int64_t to, std::size_t i) { gradients[i] += g[to] * x[from]; });
