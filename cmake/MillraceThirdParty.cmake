@@ -24,6 +24,9 @@ if(MILLRACE_TORCH AND Torch_FOUND)
   # Without -fopenmp in the including source, at::parallel_for compiles to a serial loop, silently.
   find_package(OpenMP REQUIRED COMPONENTS CXX)
   target_link_libraries(millrace_torch INTERFACE ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX)
+  # What the dataset image-folder reads.
+  find_package(PNG REQUIRED)
+  find_package(JPEG REQUIRED)
   # Engines of comm that need more than libtorch; their folders are built when it is there.
   find_path(GLOO_INCLUDE_DIR gloo/context.h)
   find_library(GLOO_LIBRARY gloo)

@@ -5,6 +5,7 @@ build_packages=(
   g++ cmake ninja-build ccache git
   libtorch-dev libopenblas0-openmp  # this BLAS keeps to the threads that a rank was given
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libfmt-dev zlib1g-dev
+  libpng-dev libjpeg-dev
   dataset-fashion-mnist
 )
 check_packages=(libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy-16)

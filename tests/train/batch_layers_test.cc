@@ -160,6 +160,61 @@ TEST(BatchLayers, BuffersAreSavedAndLoadedByName) {
   EXPECT_EQ(a.samples, 8);
 }
 
+// A linear layer whose backward, as that of an opaque layer, is tied to its forward's weights.
+class Tied final : public Layer {
+ public:
+  explicit Tied(std::string name) : Layer(std::move(name)) {}
+  const char* kind() const override { return "tied"; }
+  bool needs_forward_weights() const override { return true; }
+  TensorSpec output(const TensorSpecs& inputs) const override { return inner_->output(inputs); }
+  std::vector<ParameterSpec> parameters() const override { return inner_->parameters(); }
+  at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
+                     Tensors& saved) const override {
+    return inner_->forward(context, inputs, weights, saved);
+  }
+  Tensors backward_input(const LayerContext& context, Tensors& saved, const Tensors& weights,
+                         const at::Tensor& grad, bool need_input_gradient,
+                         Tensors& kept) const override {
+    return inner_->backward_input(context, saved, weights, grad, need_input_gradient, kept);
+  }
+  void backward_weight(const LayerContext& context, const Tensors& kept,
+                       const Tensors& sums) const override {
+    inner_->backward_weight(context, kept, sums);
+  }
+
+ private:
+  LayerPtr inner_ = linear("inner", 8, 8);
+};
+
+TEST(TiedLayers, PoliciesThatChangeTheBackwardsWeightsAreRefused) {
+  Model model;
+  model.name = "tied";
+  model.input = {{8}, at::kDouble};
+  model.target = {{4}, at::kDouble};
+  model.loss = half_squared_error();
+  model.append(std::make_unique<Tied>("mine"));
+  model.append(linear("head", 8, 4));
+  const testing::TensorData data = testing::mlp4_data(12);
+  const SampleOrder order(12, 3, 1);
+  const auto train = [&](const std::string& schedule, const std::string& policy) {
+    Session session({.model = &model,
+                     .plan = plan_of(model, {1, 1}, 1, schedule),
+                     .policy = policy,
+                     .train = config_of(3)});
+    return session.train(data, order, 0, 0, 4, {});
+  };
+  EXPECT_EQ(train("pipedream", "stash"), 4);
+  EXPECT_EQ(train("1f1b", ""), 4);
+  try {
+    train("pipedream", "latest");
+    FAIL() << "latest gives a backward other weights";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("\"mine\""), std::string::npos) << error.what();
+    EXPECT_EQ(error.stage(), 0);
+  }
+}
+
 // A skip edge inside a stage is run; one across a cut is refused, naming what would have to pass.
 TEST(BatchLayers, SkipEdgesInsideAStage) {
   Model model;
