@@ -41,10 +41,11 @@ struct NamedTensor {
 
 // What the calling thread does while ranks train.
 struct StepHooks {
-  std::function<void(int64_t step, const LossSums& sums)> on_step;  // step within the call, from 0
+  std::function<void(int64_t step, const LossSums& sums)>
+      on_step{};  // step within the call, from 0
   // Norm of the mean gradient before clipping, with clip_norm; before on_step of the same step.
-  std::function<void(int64_t step, double gradient_norm)> on_norm;
-  std::function<bool()> stop_requested;  // polled several times a second
+  std::function<void(int64_t step, double gradient_norm)> on_norm{};
+  std::function<bool()> stop_requested{};  // polled several times a second
 };
 
 class Session {

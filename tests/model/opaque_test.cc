@@ -65,8 +65,8 @@ Model model_of(bool opaque_layers) {
   return model;
 }
 
-struct Run {
-  explicit Run(const Model& model)
+struct ModelRun {
+  explicit ModelRun(const Model& model)
       : stage(model, 0, static_cast<int>(model.layers.size())),
         sums(stage.new_flat()),
         sum_views(stage.views(sums)) {}
@@ -83,8 +83,8 @@ struct Run {
 TEST(OpaqueLayer, AgreesWithNativeLayersUnderSeveralVersionsInFlight) {
   const Model native_model = model_of(false);
   const Model opaque_model = model_of(true);
-  Run native(native_model);
-  Run opaque_run(opaque_model);
+  ModelRun native(native_model);
+  ModelRun opaque_run(opaque_model);
   ASSERT_EQ(native.stage.flat_elements(), opaque_run.stage.flat_elements());
   EXPECT_EQ(opaque_run.stage.slots()[0].parameter, "weight");
   EXPECT_EQ(opaque_run.stage.slots()[1].parameter, "bias");

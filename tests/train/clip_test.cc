@@ -22,19 +22,19 @@ class Constant final : public Layer {
  public:
   Constant(std::string name, double gradient) : Layer(std::move(name)), gradient_(gradient) {}
   const char* kind() const override { return "constant"; }
-  TensorSpec output(const TensorSpec& input) const override { return input; }
+  TensorSpec output(const TensorSpecs& inputs) const override { return inputs[0]; }
   std::vector<ParameterSpec> parameters() const override { return {{"w", {1}, 0.0, 1.0}}; }
-  at::Tensor forward(const LayerContext& /*context*/, const at::Tensor& input,
+  at::Tensor forward(const LayerContext& /*context*/, at::TensorList inputs,
                      const Tensors& /*weights*/, Tensors& saved) const override {
-    saved = {input};
-    return input.clone();
+    saved = {inputs[0]};
+    return inputs[0].clone();
   }
-  at::Tensor backward_input(const LayerContext& /*context*/, Tensors& saved,
-                            const Tensors& /*weights*/, const at::Tensor& grad,
-                            bool need_input_gradient, Tensors& kept) const override {
+  Tensors backward_input(const LayerContext& /*context*/, Tensors& saved,
+                         const Tensors& /*weights*/, const at::Tensor& grad,
+                         bool need_input_gradient, Tensors& kept) const override {
     kept = {saved[0]};
     saved.clear();
-    return need_input_gradient ? grad.clone() : at::Tensor();
+    return need_input_gradient ? Tensors{grad.clone()} : Tensors{};
   }
   void backward_weight(const LayerContext& /*context*/, const Tensors& kept,
                        const Tensors& sums) const override {

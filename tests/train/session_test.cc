@@ -61,23 +61,23 @@ class Counted final : public Layer {
  public:
   explicit Counted(std::string name) : Layer(std::move(name)) {}
   const char* kind() const override { return "counted"; }
-  TensorSpec output(const TensorSpec& input) const override { return input; }
+  TensorSpec output(const TensorSpecs& inputs) const override { return inputs[0]; }
   std::vector<ParameterSpec> parameters() const override { return {{"w", {1}, 0.0, 1.0}}; }
-  at::Tensor forward(const LayerContext& context, const at::Tensor& input, const Tensors& weights,
+  at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
                      Tensors& saved) const override {
     if (context.training) {
-      saved = {input};
+      saved = {inputs[0]};
       peak_ = std::max<int>(peak_, ++live_);
     }
-    return input.mul(weights[0]);
+    return inputs[0].mul(weights[0]);
   }
-  at::Tensor backward_input(const LayerContext& /*context*/, Tensors& saved, const Tensors& weights,
-                            const at::Tensor& grad, bool need_input_gradient,
-                            Tensors& kept) const override {
+  Tensors backward_input(const LayerContext& /*context*/, Tensors& saved, const Tensors& weights,
+                         const at::Tensor& grad, bool need_input_gradient,
+                         Tensors& kept) const override {
     kept = {saved[0], grad};
     saved.clear();
     --live_;
-    return need_input_gradient ? grad.mul(weights[0]) : at::Tensor();
+    return need_input_gradient ? Tensors{grad.mul(weights[0])} : Tensors{};
   }
   void backward_weight(const LayerContext& /*context*/, const Tensors& kept,
                        const Tensors& sums) const override {
