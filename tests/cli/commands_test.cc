@@ -63,7 +63,7 @@ TEST(ListTest, PrintsEveryScheduleWithItsFacts) {
     EXPECT_EQ(items[i].text("text"), schedules()[i].text);
     EXPECT_FALSE(items[i].text("formula").empty());
   }
-  EXPECT_EQ(answer_of(run_list, ListArgs{}).root.object.size(), 7U);
+  EXPECT_EQ(answer_of(run_list, ListArgs{}).root.object.size(), 9U);
 }
 
 TEST(SimulateTest, AgreesWithTheClosedFormsOfAllSchedules) {

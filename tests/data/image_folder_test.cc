@@ -195,7 +195,8 @@ TEST_F(ImageFolder, RefusalsNameFileAndLine) {
   EXPECT_THAT(refusal(R"("test_labels": "test.csv")"),
               AllOf(HasSubstr("test.csv:2"), HasSubstr("d.png"), HasSubstr("no such file")));
   EXPECT_THAT(refusal(R"("test_share": 1.0)"), HasSubstr("test_share"));
-  EXPECT_THAT(refusal(R"("tset_share": 0.5)"), HasSubstr("test_share"));
+  write("test.csv", "a.png,0\n");
+  EXPECT_THAT(refusal(R"("tset_share": 0.5, "test_labels": "test.csv")"), HasSubstr("tset_share"));
   const Document nothing = parse_json("{}", "options");
   Reader reader(nothing);
   EXPECT_THROW(find_dataset("image-folder").make(reader, 1), Error);

@@ -204,8 +204,8 @@ RunConfig resnet(const std::string& schedule, const std::vector<std::size_t>& cu
   config.model.options = Value::map();
   config.model.options.set("width", Value::of(2));
   config.data.options.set("samples", Value::of(28));
-  config.data.options.set("height", Value::of(8));
-  config.data.options.set("width", Value::of(8));
+  config.data.options.set("height", Value::of(16));  // so that batch norm has pixels in the end
+  config.data.options.set("width", Value::of(16));
   config.train.batch = 8;
   Job job;
   load_data_and_model(config, job);
