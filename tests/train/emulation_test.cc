@@ -115,6 +115,7 @@ TEST_F(EmulationTest, MessagesCountTheProfilesBytes) {
 TEST_F(EmulationTest, EmulatedRunsAreProvedLikeOthers) {
   for (const std::string parallel :
        {"workers = 3\nstages = 3\nreplicas = 1\nschedule = \"pipedream\"",
+        "workers = 4\nstages = 2\nreplicas = [3, 1]\nschedule = \"pipedream\"",
         "workers = 4\nstages = 2\nreplicas = 2\nschedule = \"1f1b\"\nmicrobatches = 4",
         "workers = 3\nplan = \"data-parallel\""}) {
     const RunConfig config =
