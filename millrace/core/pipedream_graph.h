@@ -20,7 +20,8 @@ namespace millrace {
 // description begins with `__getitem__` are left out. The layers stand in an order that depends on
 // the edges and ids alone, not on the order of lines. What the format does not say is marked
 // `estimated`: the backward counts half as input gradient and half as weight gradient (of a layer
-// without parameters all as input gradient), a layer stashes as many bytes as it hands on, updates
+// without parameters all as input gradient), a layer stashes as many bytes as it hands on, or none
+// when it says that it works in place (what it overwrote was counted where it was made), updates
 // take no time.
 //
 // `file` is named in errors, `samples` is the minibatch that was profiled, which the format does

@@ -43,6 +43,19 @@ const std::vector<std::string> kGraph = {node("node10", "Linear(in_features=3)")
                                          "\tnode4 -- node10",
                                          "\tnode2 -- node10"};
 
+// What works in place keeps nothing beside what was counted where it was made.
+TEST(PipedreamGraph, InPlaceLayersStashNothing) {
+  const Profile profile =
+      read({node("node1", "Conv2d(3, 8)"), node("node2", "ReLU(inplace)"),
+            node("node3", "ReLU(inplace=True)"), node("node4", "ReLU(inplace=False)"),
+            "\tnode1 -- node2", "\tnode2 -- node3", "\tnode3 -- node4"});
+  EXPECT_GT(profile.layers[0].stash_bytes, 0);
+  EXPECT_EQ(profile.layers[1].stash_bytes, 0);
+  EXPECT_EQ(profile.layers[2].stash_bytes, 0);
+  EXPECT_GT(profile.layers[3].stash_bytes, 0);
+  EXPECT_GT(profile.layers[1].output_bytes, 0);
+}
+
 TEST(PipedreamGraph, BecomesAProfile) {
   const Profile profile = read(kGraph);
   EXPECT_EQ(profile.model, "net");

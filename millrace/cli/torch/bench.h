@@ -14,7 +14,7 @@ namespace millrace::cli {
 double median(std::vector<double> values);
 
 // run.toml of a benchmark: synthetic data of Fashion-MNIST's shape, batch 128, SGD with momentum.
-// `model` is "lenet" or "mlp" (width 2048).
+// `model` is "lenet", "mlp" (width 2048) or "resnet18".
 RunConfig bench_config(const std::string& model, int workers, const std::string& planner,
                        const std::string& schedule, int stages);
 

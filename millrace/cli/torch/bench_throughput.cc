@@ -1,7 +1,7 @@
 // bench throughput: two-stage pipedream and two-worker bsp over one worker with one thread, beside
 // what stage balance and two independent workers running at once allow. The pipeline's workers see
-// whole minibatches, those of bsp half a minibatch each, and so do the independent workers that each
-// is held against: an update costs the same however few samples it follows.
+// whole minibatches, those of bsp half a minibatch each, and so do the independent workers that
+// each is held against: an update costs the same however few samples it follows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,6 +18,23 @@ namespace {
 
 constexpr double kRunS = 2.5;  // of steady training, each run
 
+// Minibatches of the pipeline and of bsp. A minibatch of resnet18 takes seconds on one core.
+struct Batches {
+  int64_t pipeline = 128;
+  int64_t bsp = 128;
+};
+
+Batches batches_of(const std::string& model) {
+  return model == "resnet18" ? Batches{32, 128} : Batches{};
+}
+
+RunConfig config_of(const std::string& model, int workers, const std::string& planner,
+                    const std::string& schedule, int stages, int64_t batch) {
+  RunConfig config = bench_config(model, workers, planner, schedule, stages);
+  config.train.batch = batch;
+  return config;
+}
+
 // One configuration, ready to be trained again and again.
 class Contender {
  public:
@@ -25,33 +42,33 @@ class Contender {
       : job_(job),
         order_(job.data.train->size(), job.config.train.batch, job.config.train.seed),
         session_({.model = &job.model, .plan = job.plan, .policy = "", .train = job.config.train}) {
-    steps(3);  // warm up, and learn how long a step takes
-    const double start_s = monotonic_s();
-    steps(3);
-    const double step_s = (monotonic_s() - start_s) / 3;
-    num_steps_ = std::max<int64_t>(10, static_cast<int64_t>(kRunS / step_s));
+    num_steps_ = kFillSteps + 1;
+    const double samples_per_s = run();  // warms up, and tells how long a step takes
+    const double steps = kRunS * samples_per_s / static_cast<double>(job.config.train.batch);
+    num_steps_ = kFillSteps + std::max<int64_t>(4, static_cast<int64_t>(steps));
   }
 
-  // Samples a second over one run, fill and drain included.
+  // Samples a second in the steady state of one run: from the end of its first steps, in which a
+  // pipeline fills, to that of its last.
   double run() {
-    const double start_s = monotonic_s();
-    const int64_t samples = steps(num_steps_);
-    return static_cast<double>(samples) / (monotonic_s() - start_s);
+    int64_t samples = 0;
+    double start_s = 0;
+    double end_s = 0;
+    const auto on_step = [&](int64_t step, const LossSums& sums) {
+      end_s = monotonic_s();
+      if (step < kFillSteps) {
+        start_s = end_s;
+      } else {
+        samples += sums.samples;
+      }
+    };
+    const int64_t steps = std::min(num_steps_, order_.steps_per_epoch());
+    session_.train(*job_.data.train, order_, epoch_++, 0, steps, {.on_step = on_step});
+    return static_cast<double>(samples) / (end_s - start_s);
   }
 
  private:
-  int64_t steps(int64_t count) {
-    int64_t samples = 0;
-    while (count > 0) {
-      const int64_t part = std::min(count, order_.steps_per_epoch());
-      session_.train(
-          *job_.data.train, order_, epoch_++, 0, part,
-          {.on_step = [&](int64_t /*step*/, const LossSums& sums) { samples += sums.samples; },
-           .stop_requested = {}});
-      count -= part;
-    }
-    return samples;
-  }
+  static constexpr int64_t kFillSteps = 2;
 
   const Job& job_;
   SampleOrder order_;
@@ -97,15 +114,17 @@ double balance_limit(const Job& job) {
 void bench_model(const std::string& model, const BenchArgs& args, Output& output, Value& rows) {
   PreparationSink sink(output);
   const PrepareOptions options{.cache_dir = "", .fresh = true, .sink = &sink};
-  const Job one = prepare(bench_config(model, 1, "one", "1f1b", 1), options);
-  const Job pipeline = prepare(bench_config(model, 2, "pipedream", "pipedream", 2), options);
-  const Job bsp = prepare(bench_config(model, 2, "data-parallel", "1f1b", 1), options);
+  const Batches batches = batches_of(model);
+  const Job one = prepare(config_of(model, 1, "one", "1f1b", 1, batches.pipeline), options);
+  const Job pipeline =
+      prepare(config_of(model, 2, "pipedream", "pipedream", 2, batches.pipeline), options);
+  const Job whole = prepare(config_of(model, 1, "one", "1f1b", 1, batches.bsp), options);
+  const Job bsp = prepare(config_of(model, 2, "data-parallel", "1f1b", 1, batches.bsp), options);
+  const Job half = prepare(config_of(model, 1, "one", "1f1b", 1, batches.bsp / 2), options);
   output.end_progress();
-  RunConfig half_config = bench_config(model, 1, "one", "1f1b", 1);
-  half_config.train.batch /= 2;
-  const Job half = prepare(half_config, options);
   Contender single(one);
   Contender single_too(one);
+  Contender whole_single(whole);
   Contender half_single(half);
   Contender half_single_too(half);
   Contender pipelined(pipeline);
@@ -120,9 +139,10 @@ void bench_model(const std::string& model, const BenchArgs& args, Output& output
     const double base = single.run();
     single_speed.push_back(base);
     pipedream_gain.push_back(pipelined.run() / base);
-    bsp_gain.push_back(replicated.run() / base);
     independent.push_back(run_together(single, single_too) / base);
-    independent_halves.push_back(run_together(half_single, half_single_too) / base);
+    const double whole_base = whole_single.run();
+    bsp_gain.push_back(replicated.run() / whole_base);
+    independent_halves.push_back(run_together(half_single, half_single_too) / whole_base);
   }
   output.end_progress();
   const double two_workers = median(independent);
@@ -133,11 +153,11 @@ void bench_model(const std::string& model, const BenchArgs& args, Output& output
   const double pipedream_limit = balance * two_workers / 2;
   const double pipedream = median(pipedream_gain);
   const double replicas = median(bsp_gain);
-  TextTable table({model, "over one worker", "allowed", "of allowed"});
-  table.row({"pipedream, 2 stages", fmt::format("{:.2f}x", pipedream),
-             fmt::format("{:.2f}x", pipedream_limit),
+  TextTable table({model, "minibatch", "over one worker", "allowed", "of allowed"});
+  table.row({"pipedream, 2 stages", fmt::format("{}", batches.pipeline),
+             fmt::format("{:.2f}x", pipedream), fmt::format("{:.2f}x", pipedream_limit),
              fmt::format("{:.2f}", pipedream / pipedream_limit)});
-  table.row({"bsp, 2 workers", fmt::format("{:.2f}x", replicas),
+  table.row({"bsp, 2 workers", fmt::format("{}", batches.bsp), fmt::format("{:.2f}x", replicas),
              fmt::format("{:.2f}x", two_halves), fmt::format("{:.2f}", replicas / two_halves)});
   output.text(table.str());
   output.text(fmt::format(
