@@ -83,16 +83,16 @@ Candidate plan_by(const std::string& planner, const char* title, const PlanArgs&
   return candidate;
 }
 
-// Of the simpler ways; where the schedule takes no replicas, by one that does.
+// Of the simpler ways. Data parallelism splits each minibatch over its replicas, whatever the
+// plan's own schedule does with minibatches, so that both take the same steps.
 Candidate alternative(const std::string& planner, const char* title, const PlanArgs& args,
                       const Question& question) {
   const PlanRequest free{question.minibatch, question.cluster, question.workers, {}, {}, false};
   Candidate candidate = plan_by(planner, title, args, free);
-  simulate_candidate(candidate, question);
-  if (!candidate.simulation) {
+  if (candidate.plan.num_used_ranks() > 1) {
     candidate.plan.schedule = kFlushSchedule;
-    simulate_candidate(candidate, question);
   }
+  simulate_candidate(candidate, question);
   return candidate;
 }
 
@@ -163,17 +163,22 @@ std::vector<std::string> advice(const std::vector<Candidate>& candidates, const 
 
 std::string stage_lines(const Plan& plan, const Profile& minibatch) {
   TextTable table({"stage", "layers", "ranks", "compute", "parameters", "output"});
+  const std::vector<StageLink> links = stage_links(plan, minibatch.edges);
+  const std::vector<int64_t> bytes =
+      link_bytes(plan, minibatch, links, static_cast<double>(minibatch.samples_per_microbatch));
   for (int s = 0; s < plan.num_stages(); ++s) {
     const PlanStage& stage = plan.stages[static_cast<std::size_t>(s)];
     double compute_s = 0;
     double parameter_bytes = 0;
-    double output_bytes = 0;
     for (const LayerProfile& layer : minibatch.layers) {
       if (std::find(stage.layers.begin(), stage.layers.end(), layer.name) != stage.layers.end()) {
         compute_s += layer.compute_s();
         parameter_bytes += static_cast<double>(layer.parameter_bytes);
-        output_bytes = static_cast<double>(layer.output_bytes);
       }
+    }
+    double output_bytes = 0;  // to all stages that use what this one makes
+    for (std::size_t l = 0; l < links.size(); ++l) {
+      output_bytes += links[l].from == s ? static_cast<double>(bytes[l]) : 0.0;
     }
     std::vector<std::string> ranks;
     ranks.reserve(stage.ranks.size());
