@@ -47,6 +47,9 @@ class InnerPlans::Filler {
   }
 
   void fill() {
+    if (!cuts_.ordered() && num_states_ == 1) {
+      read_groups_ahead();
+    }
     for (int last = 1; last < cuts_.count(); ++last) {
       best_.assign(index(0, 0, cuts_.count()), kNever);
       keys_ = best_;
@@ -58,6 +61,8 @@ class InnerPlans::Filler {
         one_group(*first, last);
         if (cuts_.ordered()) {
           several_by_bisection(*first);
+        } else if (num_states_ == 1) {
+          several_by_table(*first, last);
         } else {
           several_by_trying(*first, last);
         }
@@ -137,6 +142,52 @@ class InnerPlans::Filler {
     }
   }
 
+  // The same where stages are not counted, which is where time goes: a group's cost does not depend
+  // on the last cut, so all are read from one table, in the order of the loop.
+  void several_by_table(int first, int last) {
+    double* own = &best(0, 0, first);
+    for (const int cut : cuts_.inside(last)) {
+      if (cut <= first || !cuts_.nested(first, cut)) {
+        continue;
+      }
+      const double* behind = &key(0, 0, cut);
+      const double* group = &groups_[group_index(first, cut)];
+      for (int m = 2; m <= size_; ++m) {
+        double least = own[m];
+        for (int q = 1; q <= std::min(most_, m - 1); ++q) {
+          least = std::min(least, std::max(behind[m - q], group[slot(q, m - q)]));
+        }
+        own[m] = least;
+      }
+    }
+  }
+
+  // Without memory a group's cost is the same whatever is behind it.
+  int slot(int q, int after) const {
+    return costs_.with_memory() ? (q - 1) * size_ + after : q - 1;
+  }
+  std::size_t group_index(int first, int cut) const {
+    const int slots = costs_.with_memory() ? size_ * size_ : size_;
+    return (static_cast<std::size_t>(first) * static_cast<std::size_t>(cuts_.count()) +
+            static_cast<std::size_t>(cut)) *
+           static_cast<std::size_t>(slots);
+  }
+
+  void read_groups_ahead() {
+    groups_.assign(group_index(cuts_.count(), 0), kNever);
+    for (int cut = 1; cut < cuts_.count(); ++cut) {
+      for (const int first : cuts_.inside(cut)) {
+        double* row = &groups_[group_index(first, cut)];
+        for (int q = 1; q <= std::min(most_, size_); ++q) {
+          for (int after = costs_.with_memory() ? 1 : 0;
+               after <= (costs_.with_memory() ? size_ - q : 0); ++after) {
+            row[slot(q, after)] = group(0, first, cut, q, after);
+          }
+        }
+      }
+    }
+  }
+
   void finish(int first, int last) {
     const double cut = costs_.cut(level_, first);
     for (int state = 0; state < num_states_; ++state) {
@@ -169,6 +220,7 @@ class InnerPlans::Filler {
   std::vector<double> best_;
   std::vector<double> keys_;
   std::vector<Endings> endings_;
+  std::vector<double> groups_;  // see several_by_table
 };
 
 const InnerPlans::Table& InnerPlans::table(int level, int outside) {

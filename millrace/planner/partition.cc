@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -35,6 +36,8 @@ class Reach {
   Reach(const PartitionCosts& costs, InnerPlans& plans) : costs_(costs), plans_(plans) {}
 
   bool within(double limit) {
+    largest_within_ = 0;
+    least_beyond_ = kNever;
     const Cuts& cuts = costs_.cuts();
     const int states = costs_.num_states();
     fewest_.assign(static_cast<std::size_t>(states) * static_cast<std::size_t>(cuts.count()),
@@ -43,7 +46,7 @@ class Reach {
     for (int first = cuts.whole() - 1; first >= 0; --first) {
       for (int last = first + 1; last < cuts.count(); ++last) {
         if (!cuts.nested(first, last) ||
-            (last < cuts.whole() && costs_.cut(costs_.top(), last) > limit)) {
+            (last < cuts.whole() && beyond(costs_.cut(costs_.top(), last), limit))) {
           continue;
         }
         if (!extend(first, last, limit) && cuts.ordered()) {
@@ -55,7 +58,21 @@ class Reach {
     return at(costs_.start(), 0) <= costs_.size(costs_.top());
   }
 
+  // Of all terms that the last answer looked at. Any limit from the one up to below the other has
+  // that answer.
+  double largest_within() const { return largest_within_; }
+  double least_beyond() const { return least_beyond_; }
+
  private:
+  bool beyond(double term, double limit) {
+    if (term > limit) {
+      least_beyond_ = std::min(least_beyond_, term);
+      return true;
+    }
+    largest_within_ = std::max(largest_within_, term);
+    return false;
+  }
+
   int& at(int state, int cut) {
     return fewest_[static_cast<std::size_t>(cut) * static_cast<std::size_t>(costs_.num_states()) +
                    static_cast<std::size_t>(state)];
@@ -95,12 +112,17 @@ class Reach {
       // One component exchanges nothing, and q of them take at least its time
       // over q. The quotient's rounding is less than the one that is taken off.
       const double alone = plans_.group(top, state, first, last, 1, behind, 0);
-      if (alone > limit) {
+      if (beyond(alone, limit)) {
         q = static_cast<int>(std::min(alone / limit, static_cast<double>(to))) - 1;
         q = std::max(q, 2);
+        // Those passed over take at least this.
+        if (q > 2) {
+          least_beyond_ =
+              std::min(least_beyond_, std::max(alone / q, std::nextafter(limit, kNever)));
+        }
       }
     }
-    while (q <= to && plans_.group(top, state, first, last, q, behind, 0) > limit) {
+    while (q <= to && beyond(plans_.group(top, state, first, last, q, behind, 0), limit)) {
       ++q;
     }
     return q;
@@ -109,10 +131,13 @@ class Reach {
   const PartitionCosts& costs_;
   InnerPlans& plans_;
   std::vector<int> fewest_;
+  double largest_within_ = 0;
+  double least_beyond_ = kNever;
 };
 
 // The least limit that is within reach: non-negative doubles are ordered as
-// their bits are.
+// their bits are. Limits between two terms all have one answer, so each answer
+// moves its end of the interval to the next term.
 std::optional<double> least_limit(Reach& reach) {
   if (!reach.within(std::numeric_limits<double>::max())) {
     return std::nullopt;
@@ -122,9 +147,9 @@ std::optional<double> least_limit(Reach& reach) {
   while (low < high) {
     const uint64_t middle = low + (high - low) / 2;
     if (reach.within(std::bit_cast<double>(middle))) {
-      high = middle;
+      high = std::bit_cast<uint64_t>(reach.largest_within());
     } else {
-      low = middle + 1;
+      low = std::min(high, std::bit_cast<uint64_t>(reach.least_beyond()));
     }
   }
   return std::bit_cast<double>(low);
