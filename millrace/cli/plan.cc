@@ -133,22 +133,40 @@ void note_units(const Cluster& cluster, std::vector<std::string>& notes) {
   }
 }
 
+// Whether so many workers are whole components of every network level that they reach.
+bool fills_components(const Cluster& cluster, int workers) {
+  int devices = 1;
+  for (const NetworkLevel& level : cluster.levels) {
+    if (devices >= workers) {
+      break;
+    }
+    if (workers % devices != 0) {
+      return false;
+    }
+    devices *= level.size;
+  }
+  return true;
+}
+
 std::vector<std::string> advice(const std::vector<Candidate>& candidates, const PlanArgs& args,
                                 const Question& question) {
   std::vector<std::string> notes;
   const Candidate& chosen = candidates[0];
   if (!chosen.simulation) {
-    notes.push_back(
-        fmt::format("this plan cannot run as it is: {}; --straight, or --replicas N "
-                    "with --schedule {}, gives one that can",
-                    chosen.refusal, kFlushSchedule));
+    notes.push_back(fmt::format("this plan cannot run as it is: {}", chosen.refusal));
   }
   note_what_wins(candidates, notes);
   note_units(question.cluster, notes);
   if (const int idle = question.workers - chosen.plan.num_used_ranks(); idle > 0) {
     const bool free = args.planner == "pipedream" && !args.stages && args.replicas.empty();
-    notes.push_back(fmt::format("{} of {} workers stay idle{}", idle, question.workers,
-                                free ? ": using them was not found to be faster" : ""));
+    const char* why = "";
+    if (free) {
+      why = fills_components(question.cluster, question.workers)
+                ? ": using them was not found to be faster"
+                : "; a network level's components are used as a whole or not at all, and these "
+                  "workers fill none: name a multiple of their size";
+    }
+    notes.push_back(fmt::format("{} of {} workers stay idle{}", idle, question.workers, why));
   }
   notes.insert(notes.end(), chosen.plan.notes.begin(), chosen.plan.notes.end());
   for (std::size_t rank = 0; rank < chosen.plan.memory.size(); ++rank) {

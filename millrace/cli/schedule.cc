@@ -123,7 +123,7 @@ Value to_value(const LoweredSchedule& lowered) {
 int run_schedule(const ScheduleArgs& args, Output& output) {
   check_form(args.draw);
   const Slots slots = parse_slots(args.slots);
-  const ChosenSchedule chosen = choose_schedule(args.source, {.per_rank = 2, .more = 2});
+  const ChosenSchedule chosen = choose_schedule(args.source, Purpose::kDraw);
   std::string text;
   if (output.json()) {
     text = to_json(args.lowered ? to_value(chosen.lowered) : to_value(chosen.schedule)) + "\n";

@@ -10,6 +10,7 @@
 #include "millrace/schedule/lower.h"
 #include "millrace/schedule/policy.h"
 #include "millrace/schedule/validate.h"
+#include "millrace/sim/simulate.h"
 
 namespace millrace::cli {
 namespace {
@@ -129,7 +130,7 @@ Slots parse_slots(const std::string& text) {
           parse_slot(colon == std::string::npos ? "" : view.substr(colon + 1), text)};
 }
 
-ChosenSchedule choose_schedule(const ScheduleSource& source, StandardSteps standard) {
+ChosenSchedule choose_schedule(const ScheduleSource& source, Purpose purpose) {
   check_one_source(source);
   ChosenSchedule chosen;
   if (!source.plan.empty()) {
@@ -142,9 +143,10 @@ ChosenSchedule choose_schedule(const ScheduleSource& source, StandardSteps stand
   const Schedule& schedule = chosen.schedule;
   if (!schedule.flush) {
     const int64_t round = schedule.period_microbatches;
-    const int64_t wanted = std::max(int64_t{standard.per_rank} * schedule.num_ranks + standard.more,
-                                    standard.rounds * round);
-    chosen.num_steps = source.microbatches.value_or((wanted + round - 1) / round * round);
+    const int64_t shown = 2 * (int64_t{schedule.num_ranks} + 1);  // for a picture
+    chosen.num_steps = source.microbatches.value_or(purpose == Purpose::kSimulate
+                                                        ? steady_steps(schedule.num_ranks, round)
+                                                        : (shown + round - 1) / round * round);
     check_size(schedule.num_ranks, chosen.num_steps);
   }
   try {

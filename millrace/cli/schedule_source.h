@@ -32,16 +32,13 @@ struct ChosenSchedule {
   int64_t num_parts() const { return num_steps * schedule.num_microbatches; }
 };
 
-// Minibatches of a schedule without a flush where --microbatches does not say how many.
-struct StandardSteps {
-  int per_rank = 0;
-  int more = 0;
-  int rounds = 1;  // at least so many of all stages' replicas
-};
+// What a schedule without a flush is shown for where --microbatches does not say how many
+// minibatches: a picture, or the steady period.
+enum class Purpose { kDraw, kSimulate };
 
 // Exactly one of plan, name and file must be given. The schedule is validated. Throws what reading,
 // making and lowering throw.
-ChosenSchedule choose_schedule(const ScheduleSource& source, StandardSteps standard);
+ChosenSchedule choose_schedule(const ScheduleSource& source, Purpose purpose);
 
 // "schedule 1f1b, policy flush: 4 ranks, 4 stages, 8 microbatches"
 std::string describe(const ChosenSchedule& chosen);

@@ -14,6 +14,7 @@
 #include "millrace/core/profile.h"
 #include "millrace/core/run_config.h"
 #include "millrace/schedule/lower.h"
+#include "millrace/schedule/validate.h"
 
 namespace millrace::cli {
 namespace {
@@ -90,8 +91,9 @@ void simulate_profile(const SimulateArgs& args, Answer& answer) {
   }
   const double samples = samples_per_part(plan, flush, *answer.batch);
   // Lowered again: the profile knows which stages hand tensors to which.
-  answer.chosen.lowered = lower(answer.chosen.schedule, plan, answer.chosen.num_steps,
-                                stage_links(plan, profile.edges));
+  const std::vector<StageLink> links = stage_links(plan, profile.edges);
+  validate(answer.chosen.schedule, plan, links);
+  answer.chosen.lowered = lower(answer.chosen.schedule, plan, answer.chosen.num_steps, links);
   SimulationInput input{.lowered = answer.chosen.lowered,
                         .costs = stage_costs(plan, profile, samples),
                         .cluster = cluster,
@@ -254,7 +256,7 @@ std::string describe(const Answer& answer) {
 int run_simulate(const SimulateArgs& args, Output& output) {
   const bool slots = in_slots(args);
   Answer answer;
-  answer.chosen = choose_schedule(args.source, {.per_rank = 4, .more = 40, .rounds = 8});
+  answer.chosen = choose_schedule(args.source, Purpose::kSimulate);
   if (slots) {
     simulate_slots(args, answer);
   } else {

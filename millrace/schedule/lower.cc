@@ -284,8 +284,8 @@ const PolicyEntry& fitting_policy(const Schedule& schedule, const std::vector<in
   if (policy.needs_flush && !schedule.flush) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("schedule {} has no flush, which weight policy `{}` needs; choose stash or "
-                    "latest",
+        fmt::format("schedule {} has no flush, which weight policy `{}` needs; choose stash, "
+                    "vertical_sync or latest",
                     schedule.name, policy.name));
   }
   const bool together = std::equal(rounds.begin() + 1, rounds.end(), rounds.begin());

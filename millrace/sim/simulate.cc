@@ -126,6 +126,14 @@ Simulation simulate(const SimulationInput& input) {
   return simulation;
 }
 
+int64_t steady_steps(int num_ranks, int64_t round_steps) {
+  constexpr int64_t kMostSteps = 8192;  // rounds of replicas without a common factor grow large
+  const int64_t least = 4 * int64_t{num_ranks} + 40;
+  const int64_t wanted = std::max(least, 8 * round_steps);
+  return wanted <= kMostSteps ? (wanted + round_steps - 1) / round_steps * round_steps
+                              : std::max(kMostSteps, least);
+}
+
 Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster& cluster,
                          int64_t batch, const std::string& policy, int optimizer_buffers,
                          bool clips) {
@@ -142,8 +150,7 @@ Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster
   int64_t num_steps = 1;
   if (!schedule.flush) {
     const int64_t round = schedule.period_microbatches;
-    const int64_t wanted = std::max<int64_t>(4 * plan.num_used_ranks() + 40, 8 * round);
-    num_steps = (wanted + round - 1) / round * round;
+    num_steps = steady_steps(plan.num_used_ranks(), round);
   }
   const LoweredSchedule lowered = lower(schedule, plan, num_steps, links, clips);
   const double samples = samples_per_part(plan, schedule.flush, batch);

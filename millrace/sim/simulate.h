@@ -102,6 +102,10 @@ struct Simulation {
 // and the cluster.
 Simulation simulate(const SimulationInput& input);
 
+// Minibatches of a schedule without a flush after which its steady period shows: at least 4 x ranks
+// + 40 and 8 rounds of all replicas, in whole rounds as long as that stays below a few thousand.
+int64_t steady_steps(int num_ranks, int64_t round_steps);
+
 // Builds, lowers and simulates a plan: what `plan`, `simulate` and `train` print. `batch` is the
 // global minibatch; `policy` empty means the schedule's own. Without a flush at least 4 x used
 // ranks + 40 minibatches and 8 rounds of all replicas are run, enough to reach the steady period.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <tuple>
@@ -59,7 +60,10 @@ void remove_old(const fs::path& dir, const std::string& latest, int64_t keep) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir, ignored)) {
     const std::string name = entry.path().filename().string();
-    if (name.rfind(kPrefix, 0) == 0 && name != latest) {
+    // A folder of another name, such as a copy that somebody put aside, is not ours.
+    const std::string number = name.rfind(kPrefix, 0) == 0 ? name.substr(std::strlen(kPrefix)) : "";
+    if (number.size() >= 8 && number.find_first_not_of("0123456789") == std::string::npos &&
+        name != latest) {
       others.push_back({entry.last_write_time(ignored), name});
     }
   }
@@ -87,7 +91,21 @@ void put_in_place(const fs::path& aside, const fs::path& target) {
     return;
   }
   if (::renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) != 0) {
-    throw_write_error(target.string(), errno);
+    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) {
+      throw_write_error(target.string(), errno);
+    }
+    // A file system that cannot swap (NFS, some of FUSE's): one after the other.
+    const fs::path old = target.parent_path() / ("." + target.filename().string() + ".old");
+    std::error_code failed;
+    fs::rename(target, old, failed);
+    if (!failed) {
+      fs::rename(aside, target, failed);
+    }
+    if (failed) {
+      throw_write_error(target.string(), failed.value());
+    }
+    fs::remove_all(old, ignored);
+    return;
   }
   fs::remove_all(aside, ignored);
 }

@@ -141,6 +141,9 @@ double Emulation::message_bytes(int from, int to, const MessageTag& tag,
 
 // The share of a stage's parameters that the tensor is of its flat buffer.
 double Emulation::reduction_bytes(const std::vector<int>& ranks, const at::Tensor& tensor) const {
+  if (tensor.numel() == 1) {
+    return static_cast<double>(tensor.nbytes());  // the gradient's norm, no gradient
+  }
   const int stage = stage_of_rank_.at(static_cast<std::size_t>(ranks.front()));
   const StageFacts& facts = stages_.at(static_cast<std::size_t>(stage));
   return facts.flat_elements > 0

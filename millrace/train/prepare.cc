@@ -203,6 +203,11 @@ class Preparation {
     }
   }
 
+  // What an update reads and writes: the optimizer and the buffers of its state.
+  std::string optimizer_key() const {
+    return join(optimizer_state(train()).buffers, "+") + " " + train().optimizer;
+  }
+
   Profile profile_for(int64_t samples, int busy_ranks) {
     if (job_.emulation && job_.emulation->profile) {
       return *job_.emulation->profile;  // times are scaled by samples wherever a profile is used
@@ -211,7 +216,7 @@ class Preparation {
     const std::string file = cache_file(
         fmt::format("profile {} {:08x} {} {:08x} {} {} {} samples {} busy {}", job_.model.name,
                     crc32_of(options.data(), options.size()), job_.config.data.name, data_key(),
-                    train().dtype, train().optimizer, machine_, samples, busy_ranks));
+                    train().dtype, optimizer_key(), machine_, samples, busy_ranks));
     Profile profile;
     const bool cached = from_cache(file, [&](const Document& document) {
       profile = profile_from(document);
@@ -342,7 +347,18 @@ class Preparation {
                               {"plain data parallel", "data-parallel"},
                               {"one worker", "one"}};
     for (const Choice& choice : choices) {
-      Plan plan = make_plan(choice.planner, free);
+      Plan plan;
+      try {
+        plan = make_plan(choice.planner, free);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kInvalidArgument) {
+          throw;
+        }
+        // Only a row of the table: what cannot be had, memory lacking for instance, stops no run.
+        job_.notes.push_back(fmt::format("{}: {}", choice.name, error.message()));
+        job_.alternatives.push_back({choice.name, "-", 0, 0});
+        continue;
+      }
       apply_config(plan);
       const bool replicated = std::any_of(plan.stages.begin(), plan.stages.end(),
                                           [](const PlanStage& s) { return s.ranks.size() > 1; });

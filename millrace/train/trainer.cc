@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -205,7 +206,11 @@ class Run {
     step_ = manifest.step;
     epoch_ = manifest.epoch;
     step_in_epoch_ = manifest.step_in_epoch;
-    saved_at_ = step_;
+    // A checkpoint of another run is not one of this run's.
+    std::error_code ignored;
+    const bool own = std::filesystem::equivalent(std::filesystem::path(path).parent_path(),
+                                                 options_.run_dir + "/checkpoints", ignored);
+    saved_at_ = own ? step_ : -1;
     options_.sink->on_note(fmt::format("resumed from {} at step {}", path, step_));
     if (step_ >= total_steps_) {
       options_.sink->on_note("nothing is left to train: the checkpoint is at this run's last step");

@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <thread>
 #include <utility>
@@ -281,18 +282,36 @@ class Verification {
                  relative_difference(losses_.at(static_cast<std::size_t>(step)).loss, oracle));
   }
 
-  // `facts` at `first` and behind are those of the update's stage.
+  // Where each parameter of each stage stands in the model's order: the layers of a stage need not
+  // be consecutive.
+  std::vector<std::vector<std::size_t>> places_in_model() const {
+    const Stage whole(job_.model, 0, static_cast<int>(job_.model.layers.size()));
+    std::map<std::pair<std::string, std::string>, std::size_t> place;
+    for (const ParameterSlot& slot : whole.slots()) {
+      place.emplace(std::pair(slot.layer, slot.parameter), place.size());
+    }
+    std::vector<std::vector<std::size_t>> places;
+    for (const std::vector<ParameterSlot>& slots : slots_) {
+      std::vector<std::size_t>& own = places.emplace_back();
+      for (const ParameterSlot& slot : slots) {
+        own.push_back(place.at({slot.layer, slot.parameter}));
+      }
+    }
+    return places;
+  }
+
+  // `place` says where each parameter of the update's stage stands in `facts`.
   void compare_update(Comparison& compare, const RunUpdate& update, const StageFacts& facts,
-                      std::size_t first) {
+                      const std::vector<std::size_t>& place) {
     const std::vector<ParameterSlot>& slots = slots_[static_cast<std::size_t>(update.stage)];
     for (std::size_t p = 0; p < slots.size(); ++p) {
       compare.tensor(update.step, update.stage, slots[p].layer, "gradient of " + slots[p].parameter,
-                     update.gradients[p], facts.gradients.at(first + p));
+                     update.gradients[p], facts.gradients.at(place[p]));
     }
     for (std::size_t p = 0; p < slots.size(); ++p) {
       compare.tensor(update.step, update.stage, slots[p].layer,
                      slots[p].parameter + " after the update", update.after[p],
-                     facts.weights.at(first + p));
+                     facts.weights.at(place[p]));
     }
   }
 
@@ -328,23 +347,28 @@ class Verification {
     WholeBatchOracle oracle(job_.model, job_.config.train, parts, lr_of_step());
     const std::vector<int64_t> epoch = order_.epoch(0);
     Comparison compare(result_, kFlushTolerance);
+    const std::vector<std::vector<std::size_t>> places = places_in_model();
+    std::size_t num_parameters = 0;
+    for (const std::vector<std::size_t>& own : places) {
+      num_parameters += own.size();
+    }
     auto update = updates_.begin();
     for (int64_t step = 0; step < result_.steps; ++step) {
-      std::vector<at::Tensor> before;
+      std::vector<at::Tensor> before(num_parameters);
       for (auto each = update; each != updates_.end() && each->step == step; ++each) {
-        if (each->replica == 0) {
-          before.insert(before.end(), each->before.begin(), each->before.end());
+        const std::vector<std::size_t>& own = places[static_cast<std::size_t>(each->stage)];
+        for (std::size_t p = 0; each->replica == 0 && p < own.size(); ++p) {
+          before[own[p]] = each->before[p];
         }
       }
       const auto [indices, count] = samples(epoch, step);
       const StepFacts facts =
           oracle.step(before, *job_.data.train, indices, count, first_step_ + step);
       compare_loss(compare, step, facts.loss_sum);
-      std::size_t first = 0;
       for (; update != updates_.end() && update->step == step; ++update) {
         if (update->replica == 0) {
-          compare_update(compare, *update, facts.stages.at(0), first);
-          first += update->after.size();
+          compare_update(compare, *update, facts.stages.at(0),
+                         places[static_cast<std::size_t>(update->stage)]);
         }
       }
     }
@@ -374,7 +398,9 @@ class Verification {
           MILLRACE_CHECK(facts.stages.contains(update->stage),
                          "a stage updated where the oracle does not");
           updated.insert(update->stage);
-          compare_update(compare, *update, facts.stages.at(update->stage), 0);
+          std::vector<std::size_t> own(update->after.size());
+          std::iota(own.begin(), own.end(), 0);
+          compare_update(compare, *update, facts.stages.at(update->stage), own);
         }
       }
       MILLRACE_CHECK(updated.size() == facts.stages.size(),
