@@ -259,6 +259,34 @@ TEST(Verify, SkipEdgesAcrossStagesAgree) {
   std::filesystem::remove(file);
 }
 
+// A stage's layers need not follow one another in the model: here the first one also has the side
+// branch of a later block.
+TEST(Verify, StagesOfScatteredLayersAgree) {
+  const std::string file = (std::filesystem::temp_directory_path() /
+                            ("millrace-verify-scattered-" + std::to_string(::getpid()) + ".json"))
+                               .string();
+  for (const std::string schedule : {"1f1b", "pipedream"}) {
+    const RunConfig config = resnet(schedule, {}, {1}, file);
+    const Plan one = plan_from(read_document(file));
+    Plan plan = one;
+    plan.workers = 2;
+    plan.stages = {{{}, {0}}, {{}, {1}}};
+    bool before = true;
+    for (const std::string& layer : one.stages[0].layers) {
+      before = before && layer != "g2a.conv1";
+      const bool side = layer == "g2a.conv_skip" || layer == "g2a.bn_skip";
+      plan.stages[before || side ? 0 : 1].layers.push_back(layer);
+    }
+    write_file_atomically(file, to_json(to_value(plan)));
+    RunConfig scattered = config;
+    scattered.parallel.workers = 2;
+    const VerifyResult result = run(scattered);
+    EXPECT_TRUE(result.equal) << schedule << " " << result.max_relative_difference << " "
+                              << (result.first_difference ? result.first_difference->layer : "");
+  }
+  std::filesystem::remove(file);
+}
+
 // The planned cut may leave nothing to see; then another one is verified, and said so.
 TEST(Verify, ACutThatHidesStashingIsMovedAndSaidSo) {
   RunConfig config = config_of("pipedream", 2, 1, 1);
