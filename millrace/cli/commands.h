@@ -13,4 +13,7 @@ int run_simulate(const SimulateArgs& args, Output& output);
 int run_import(const ProfileArgs& args, Output& output);  // profile --from
 int run_report(const ReportArgs& args, Output& output);
 
+// The one of these that `options` name: !needs_torch(options).
+int run_without_torch(const Options& options, Output& output);
+
 }  // namespace millrace::cli

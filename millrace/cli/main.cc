@@ -4,13 +4,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
 #include "millrace/cli/commands.h"
 #include "millrace/cli/common/catalog.h"
+#include "millrace/cli/common/threads.h"
 
 namespace {
 
@@ -48,15 +48,6 @@ void check_input(const Options& options) {
   }
 }
 
-// Ranks are the parallelism: a BLAS that starts threads of its own in each of them, or threads that
-// spin while they wait, would take the cores from the other ranks. What the user set stays.
-void set_thread_variables() {
-  for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
-    ::setenv(name, "1", 0);
-  }
-  ::setenv("OMP_WAIT_POLICY", "passive", 0);
-}
-
 // Beside this program, or where a package puts programs that nobody starts by hand.
 fs::path find_torch_program() {
   std::error_code ignored;
@@ -76,7 +67,7 @@ fs::path find_torch_program() {
 
 int become_torch_program(char** argv) {
   const fs::path program = find_torch_program();
-  set_thread_variables();
+  millrace::cli::set_thread_variables();
   ::execv(program.c_str(), argv);
   throw Error(ErrorCode::kInternal, fmt::format("cannot start {}: {}", program.string(),
                                                 std::generic_category().message(errno)));
@@ -88,22 +79,7 @@ int run(const Options& options, char** argv) {
     return become_torch_program(argv);
   }
   Output output(options.json);
-  switch (options.command) {
-    case Command::kList:
-      return run_list(options.list, output);
-    case Command::kPlan:
-      return run_plan(options.plan, output);
-    case Command::kSchedule:
-      return run_schedule(options.schedule, output);
-    case Command::kSimulate:
-      return run_simulate(options.simulate, output);
-    case Command::kProfile:
-      return run_import(options.profile, output);
-    case Command::kReport:
-      return run_report(options.report, output);
-    default:
-      throw Error(ErrorCode::kInternal, "a subcommand that nobody runs");
-  }
+  return millrace::cli::run_without_torch(options, output);
 }
 
 }  // namespace

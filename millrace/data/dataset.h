@@ -43,7 +43,11 @@ struct DataEntry {
   std::string options;  // "key=default ..." as in model/builtin.def
   DataSplits (*make)(Reader& options, uint64_t seed);
 };
+// The builtins, then what the program added.
 const std::vector<DataEntry>& datasets();
+// For a program with data of its own (cli/torch/program.h), before anything else runs: not
+// thread-safe. Throws Error(kInvalidArgument) when the name is taken.
+void add_dataset(DataEntry entry);
 const DataEntry& find_dataset(const std::string& name);
 
 }  // namespace millrace

@@ -1,6 +1,8 @@
 // The table of builtin datasets: see millrace/model/registry.cc for why it is made this way.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "millrace/base/text.h"
 #include "millrace/data/dataset.h"
 
@@ -10,13 +12,30 @@ namespace millrace {
 #include "millrace/data/builtin.def"
 #undef DATASET
 
-const std::vector<DataEntry>& datasets() {
-  static const std::vector<DataEntry> entries = {
+namespace {
+
+std::vector<DataEntry>& table() {
+  static std::vector<DataEntry> entries = {
 #define DATASET(name, symbol, text, options) DataEntry{name, text, options, symbol},
 #include "millrace/data/builtin.def"
 #undef DATASET
   };
   return entries;
+}
+
+}  // namespace
+
+const std::vector<DataEntry>& datasets() { return table(); }
+
+void add_dataset(DataEntry entry) {
+  for (const DataEntry& other : table()) {
+    if (other.name == entry.name) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("there is a dataset \"{}\" already; choose another name", entry.name));
+    }
+  }
+  table().push_back(std::move(entry));
 }
 
 const DataEntry& find_dataset(const std::string& name) {

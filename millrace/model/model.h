@@ -67,7 +67,11 @@ struct ModelEntry {
                         // without libtorch
   Model (*make)(ModelRequest&);
 };
+// The builtins, then what the program added.
 const std::vector<ModelEntry>& models();
+// For a program with models of its own (cli/torch/program.h), before anything else runs: not
+// thread-safe. Throws Error(kInvalidArgument) when the name is taken.
+void add_model(ModelEntry entry);
 const ModelEntry& find_model(const std::string& name);
 
 }  // namespace millrace

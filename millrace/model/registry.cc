@@ -3,6 +3,8 @@
 // asked for.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "millrace/base/text.h"
 #include "millrace/model/model.h"
 
@@ -12,13 +14,29 @@ namespace millrace {
 #include "millrace/model/builtin.def"
 #undef MODEL
 
-const std::vector<ModelEntry>& models() {
-  static const std::vector<ModelEntry> entries = {
+namespace {
+
+std::vector<ModelEntry>& table() {
+  static std::vector<ModelEntry> entries = {
 #define MODEL(name, symbol, text, options) ModelEntry{name, text, options, symbol},
 #include "millrace/model/builtin.def"
 #undef MODEL
   };
   return entries;
+}
+
+}  // namespace
+
+const std::vector<ModelEntry>& models() { return table(); }
+
+void add_model(ModelEntry entry) {
+  for (const ModelEntry& other : table()) {
+    if (other.name == entry.name) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("there is a model \"{}\" already; choose another name", entry.name));
+    }
+  }
+  table().push_back(std::move(entry));
 }
 
 const ModelEntry& find_model(const std::string& name) {

@@ -61,6 +61,17 @@ TEST(CatalogTest, ModelsAndDatasetsTellTheirOptions) {
   EXPECT_THAT(find_item(find_kind("datasets"), "synthetic").facts[0].second, HasSubstr("samples="));
 }
 
+TEST(CatalogTest, AProgramCanBringItsOwnItems) {
+  const std::vector<CatalogItem> builtin = find_kind("models").items;
+  std::vector<CatalogItem> more = builtin;
+  more.push_back({"own", "a model of the program's own", {{"options", "width=3"}}});
+  set_catalog_items("models", more);
+  EXPECT_EQ(find_item(find_kind("models"), "own").facts[0].second, "width=3");
+  EXPECT_EQ(find_kind("models").items.size(), builtin.size() + 1);
+  set_catalog_items("models", builtin);
+  EXPECT_EQ(caught([] { set_catalog_items("modles", {}); }).code(), ErrorCode::kInternal);
+}
+
 TEST(CatalogTest, TheSingularOfAKindWillDo) {
   for (const CatalogKind& kind : catalog()) {
     EXPECT_EQ(&find_kind(kind.kind), &kind);

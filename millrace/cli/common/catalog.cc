@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
 #include "millrace/core/lr_schedule.h"
@@ -98,13 +100,22 @@ std::string singular(const std::string& kind) {
   return ies ? kind.substr(0, kind.size() - 3) + "y" : kind.substr(0, kind.size() - 1);
 }
 
+std::vector<CatalogKind>& table() {
+  static std::vector<CatalogKind> kinds = {list_schedules(),  list_policies(),     list_rules(),
+                                           list_planners(),   list_models(),       list_datasets(),
+                                           list_optimizers(), list_lr_schedules(), list_engines()};
+  return kinds;
+}
+
 }  // namespace
 
-const std::vector<CatalogKind>& catalog() {
-  static const std::vector<CatalogKind> kinds = {
-      list_schedules(), list_policies(),   list_rules(),        list_planners(), list_models(),
-      list_datasets(),  list_optimizers(), list_lr_schedules(), list_engines()};
-  return kinds;
+const std::vector<CatalogKind>& catalog() { return table(); }
+
+void set_catalog_items(const std::string& kind, std::vector<CatalogItem> items) {
+  const auto found = std::find_if(table().begin(), table().end(),
+                                  [&](const CatalogKind& known) { return known.kind == kind; });
+  MILLRACE_CHECK(found != table().end(), "no kind " + kind);
+  found->items = std::move(items);
 }
 
 const CatalogKind& find_kind(const std::string& kind) {

@@ -26,6 +26,9 @@ struct CatalogKind {
 };
 
 const std::vector<CatalogKind>& catalog();
+// For a program that brings more of a kind than the builtins: replaces all items of a kind that
+// there is. Not thread-safe.
+void set_catalog_items(const std::string& kind, std::vector<CatalogItem> items);
 // The singular is accepted too. Throws Error(kInvalidArgument) with the nearest name.
 const CatalogKind& find_kind(const std::string& kind);
 // The same for an item; the message lists what there is.
