@@ -28,8 +28,7 @@ InnerPlans::Table::Table(int num_states, int num_cuts)
 class InnerPlans::Filler {
  public:
   Filler(InnerPlans& plans, int level, int outside, Table& table)
-      : plans_(plans),
-        costs_(plans.costs_),
+      : costs_(plans.costs_),
         cuts_(plans.costs_.cuts()),
         level_(level),
         outside_(outside),
@@ -207,7 +206,6 @@ class InnerPlans::Filler {
     }
   }
 
-  InnerPlans& plans_;
   const PartitionCosts& costs_;
   const Cuts& cuts_;
   const int level_;
