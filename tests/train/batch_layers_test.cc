@@ -9,12 +9,15 @@
 #include "millrace/train/oracle.h"
 #include "millrace/train/session.h"
 #include "tests/support/torch/tiny.h"
+#include "tests/train/train_testing.h"
 
 namespace millrace {
 namespace {
 
+using testing::config_of;
 using testing::plan_of;
 using testing::relative_difference;
+using testing::state_of;
 
 Model small_image_model() {
   Model model;
@@ -46,28 +49,12 @@ testing::TensorData small_images(int64_t n) {
   return {x, y};
 }
 
-TrainConfig config_of(int64_t batch) {
-  TrainConfig config;
-  config.batch = batch;
-  config.lr = 0.05;
-  config.dtype = "float64";
-  return config;
-}
-
-std::map<std::string, at::Tensor> state_of(Session& session) {
-  std::map<std::string, at::Tensor> state;
-  for (const NamedTensor& tensor : session.state()) {
-    state[tensor.name] = tensor.tensor.clone();
-  }
-  return state;
-}
-
 // Two epochs of steps of 8, 8 and 5 samples.
 TEST(BatchLayers, EveryLayoutEqualsTheOracleCutAlike) {
   const Model model = small_image_model();
   const testing::TensorData data = small_images(21);
   const SampleOrder order(21, 8, 1);
-  const TrainConfig config = config_of(8);
+  const TrainConfig config = config_of(8, 0.05);
   for (const auto& [stages, replicas, microbatches] : {std::tuple{std::vector<int>{8}, 1, 1},
                                                        {{8}, 1, 3},
                                                        {{1, 7}, 1, 2},
@@ -111,7 +98,7 @@ TEST(BatchLayers, EveryLayoutEqualsTheOracleCutAlike) {
 TEST(BatchLayers, ReplicasAverageTheirBuffersBySamples) {
   const Model model = small_image_model();
   const testing::TensorData data = small_images(7);
-  const TrainConfig config = config_of(7);
+  const TrainConfig config = config_of(7, 0.05);
   const SampleOrder order(7, 7, 1);
   // The larger replica's buffers and the smaller one's, from runs of one worker on their samples.
   const std::vector<int64_t> epoch = order.epoch(0);
@@ -146,7 +133,7 @@ TEST(BatchLayers, BuffersAreSavedAndLoadedByName) {
     return SessionSetup{.model = &model,
                         .plan = plan_of(model, stages, replicas, "1f1b", 1),
                         .policy = "",
-                        .train = config_of(8)};
+                        .train = config_of(8, 0.05)};
   };
   Session trained(setup({8}, 1));
   trained.train(data, order, 0, 0, 1, {});
@@ -200,7 +187,7 @@ TEST(TiedLayers, PoliciesThatChangeTheBackwardsWeightsAreRefused) {
     Session session({.model = &model,
                      .plan = plan_of(model, {1, 1}, 1, schedule),
                      .policy = policy,
-                     .train = config_of(3)});
+                     .train = config_of(3, 0.05)});
     return session.train(data, order, 0, 0, 4, {});
   };
   EXPECT_EQ(train("pipedream", "stash"), 4);
@@ -228,7 +215,7 @@ TEST(BatchLayers, SkipEdgesInsideAStage) {
   model.append(linear("b", 8, 4));
   const testing::TensorData data = testing::mlp4_data(6);
   const SampleOrder order(6, 6, 1);
-  const TrainConfig config = config_of(6);
+  const TrainConfig config = config_of(6, 0.05);
   Session session({.model = &model,
                    .plan = plan_of(model, {3, 1}, 2, "1f1b", 1),
                    .policy = "",

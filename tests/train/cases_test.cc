@@ -9,27 +9,14 @@
 #include "millrace/train/oracle.h"
 #include "millrace/train/session.h"
 #include "tests/support/torch/tiny.h"
+#include "tests/train/train_testing.h"
 
 namespace millrace {
 namespace {
 
+using testing::config_of;
 using testing::plan_of;
-
-TrainConfig config_of(int64_t batch, double lr = 0.1) {
-  TrainConfig config;
-  config.batch = batch;
-  config.lr = lr;
-  config.dtype = "float64";
-  return config;
-}
-
-std::map<std::string, at::Tensor> state_of(Session& session) {
-  std::map<std::string, at::Tensor> state;
-  for (const NamedTensor& tensor : session.state()) {
-    state[tensor.name] = tensor.tensor.clone();
-  }
-  return state;
-}
+using testing::state_of;
 
 double scalar(Session& session, const std::string& name) {
   return state_of(session).at(name).item<double>();

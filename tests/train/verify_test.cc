@@ -277,6 +277,7 @@ TEST(Verify, StagesOfScatteredLayersAgree) {
       const bool side = layer == "g2a.conv_skip" || layer == "g2a.bn_skip";
       plan.stages[before || side ? 0 : 1].layers.push_back(layer);
     }
+    ASSERT_EQ(plan.stages[0].layers.back(), "g2a.bn_skip") << "the side branch is there";
     write_file_atomically(file, to_json(to_value(plan)));
     RunConfig scattered = config;
     scattered.parallel.workers = 2;

@@ -36,9 +36,7 @@ RunConfig bench_config(const std::string& model, int workers, const std::string&
     config.parallel.replicas = {1};
   }
   config.train.batch = 128;
-  // So small that a contender trained for long stays where it began: once the loss is nearly
-  // nothing, gradients are denormal numbers, with which processors are many times slower.
-  config.train.lr = 1e-6;
+  config.train.lr = 0.01;
   config.train.momentum = 0.9;
   return config;
 }
