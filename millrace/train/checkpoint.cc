@@ -124,13 +124,19 @@ std::string save_checkpoint(const std::string& dir, CheckpointManifest manifest,
   make_directories(dir);
   remove_leftovers(dir);
   std::error_code ignored;
+  const fs::path latest = fs::path(dir) / kLatest;
+  if (keep > 0 && fs::exists(latest, ignored)) {
+    // Before the new one too: processes killed one after the other between their save and its
+    // removal of the oldest would else fill the disk.
+    remove_old(dir, trim(read_file(latest.string())), keep);
+  }
   try {
     make_directories(aside.string());
     write_file_atomically((aside / kPayload).string(), encode_safetensors(tensors));
     write_file_atomically((aside / kManifest).string(), to_json(to_value(manifest)) + "\n");
     put_in_place(aside, target);
     sync_directory(dir);
-    write_file_atomically((fs::path(dir) / kLatest).string(), name + "\n");
+    write_file_atomically(latest.string(), name + "\n");
   } catch (...) {
     fs::remove_all(aside, ignored);
     throw;
