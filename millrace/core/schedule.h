@@ -24,9 +24,11 @@ struct Schedule {
   bool flush = true;
   int num_ranks = 1;
   int num_stages = 1;
-  int num_microbatches = 1;                   // a step; 1 without a flush
-  int64_t period_microbatches = 1;            // num_microbatches with a flush
-  std::vector<std::vector<int>> stage_ranks;  // positions that hold each stage
+  int num_microbatches = 1;         // of a step
+  int64_t period_microbatches = 1;  // num_microbatches with a flush; else whole steps
+  // Positions that hold each stage; a position may hold several stages, and each microbatch of a
+  // stage runs on one of its positions.
+  std::vector<std::vector<int>> stage_ranks;
   ActionLists prologue;
   ActionLists period;
   ActionLists epilogue;

@@ -10,6 +10,7 @@
 #include "millrace/base/text.h"
 #include "millrace/schedule/internal/builtins.h"
 #include "millrace/schedule/policy.h"
+#include "millrace/schedule/replicate.h"
 
 namespace millrace {
 
@@ -49,29 +50,57 @@ int ScheduleConfig::ranks_from(int stage) const {
 }
 
 int ScheduleConfig::num_parts() const {
-  return num_microbatches *
+  return num_microbatches * copies *
          (replicas.empty() ? 1 : *std::max_element(replicas.begin(), replicas.end()));
 }
 
 ScheduleConfig schedule_config(const Plan& plan) {
+  const ScheduleBuiltin& builtin = *find_schedule(plan.schedule).builtin;
   ScheduleConfig config;
   config.num_ranks = plan.num_used_ranks();
   config.num_microbatches = plan.microbatches;
+  int places = 0;
+  bool equal = true;
   for (const PlanStage& stage : plan.stages) {
+    places += static_cast<int>(stage.ranks.size());
+    equal = equal && stage.ranks.size() == plan.stages.front().ranks.size();
     config.replicas.push_back(static_cast<int>(stage.ranks.size()));
+  }
+  if (builtin.deals) {
+    return config;
+  }
+  config.replicas.clear();
+  const int used = std::max(config.num_ranks, 1);
+  const int held = places / used;  // stages a rank, of all directions
+  config.chunks = held / builtin.directions;
+  config.num_ranks = held == 0 ? 0 : plan.num_stages() * builtin.directions / held;
+  config.copies = config.num_ranks == 0 ? 0 : used / config.num_ranks;
+  if (!equal || config.chunks * config.num_ranks != plan.num_stages() ||
+      config.copies * config.num_ranks != used) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("schedule {} runs in equal copies of a pipeline whose ranks each hold "
+                            "the same number of stages{}; the plan has {} stages in {} places on "
+                            "{} ranks; give every stage as many ranks and every rank as many "
+                            "stages",
+                            plan.schedule,
+                            builtin.directions > 1 ? ", every stage on two ranks of each copy" : "",
+                            plan.num_stages(), places, used));
   }
   return config;
 }
 
-Schedule make_schedule(const std::string& name, const ScheduleConfig& config,
-                       const std::string& policy) {
-  const ScheduleEntry& entry = find_schedule(name);
-  if (config.num_ranks < 1 || config.num_microbatches < 1) {
+namespace {
+
+// The config as the builtin sees it: sizes sane, chunks filled in, one copy.
+ScheduleConfig checked_config(const ScheduleEntry& entry, const ScheduleConfig& config) {
+  if (config.num_ranks < 1 || config.num_microbatches < 1 || config.copies < 1 ||
+      config.chunks < 0) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("schedule {}: expected at least one rank and one microbatch, found {} ranks "
-                    "and {} microbatches; set both to 1 or more",
-                    name, config.num_ranks, config.num_microbatches));
+        fmt::format("schedule {}: expected at least one rank, microbatch, chunk and copy, found {} "
+                    "ranks, {} microbatches, {} chunks and {} copies; set each to 1 or more",
+                    entry.name, config.num_ranks, config.num_microbatches, config.chunks,
+                    config.copies));
   }
   const bool replicas_fit =
       config.replicas.empty() ||
@@ -82,11 +111,36 @@ Schedule make_schedule(const std::string& name, const ScheduleConfig& config,
         ErrorCode::kInvalidArgument,
         fmt::format("schedule {}: expected at least one replica of every stage, {} ranks in "
                     "all, found replicas {}",
-                    name, config.num_ranks, fmt::join(config.replicas, ", ")));
+                    entry.name, config.num_ranks, fmt::join(config.replicas, ", ")));
   }
-  if (const std::optional<std::string> reason = entry.builtin->offers(config)) {
-    throw Error(ErrorCode::kUnsupported, fmt::format("schedule {}: {}", name, *reason));
+  if (!config.replicas.empty() && !entry.builtin->deals) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("schedule {} runs in equal copies only; give every stage as many "
+                            "replicas",
+                            entry.name));
   }
+  ScheduleConfig shape = config;
+  shape.chunks = config.chunks == 0 ? entry.builtin->chunks : config.chunks;
+  shape.copies = 1;
+  if (shape.chunks != 1 && entry.builtin->deals) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("schedule {} holds one stage a rank, found chunks = {}; set chunks = 1, "
+                    "or take 1f1b-interleaved or breadth-first",
+                    entry.name, shape.chunks));
+  }
+  if (const std::optional<std::string> reason = entry.builtin->offers(shape)) {
+    throw Error(ErrorCode::kUnsupported, fmt::format("schedule {}: {}", entry.name, *reason));
+  }
+  return shape;
+}
+
+}  // namespace
+
+Schedule make_schedule(const std::string& name, const ScheduleConfig& config,
+                       const std::string& policy) {
+  const ScheduleEntry& entry = find_schedule(name);
+  const ScheduleConfig shape = checked_config(entry, config);
   const std::vector<std::string> fitting = entry.builtin->policies();
   const std::string chosen = policy.empty() ? fitting.front() : find_policy(policy).name;
   if (std::find(fitting.begin(), fitting.end(), chosen) == fitting.end()) {
@@ -95,7 +149,10 @@ Schedule make_schedule(const std::string& name, const ScheduleConfig& config,
         fmt::format("schedule {} does not take weight policy `{}`; choose one that fits: {}", name,
                     chosen, join(fitting, ", ")));
   }
-  Schedule schedule = entry.builtin->make(config);
+  Schedule schedule = entry.builtin->make(shape);
+  if (config.copies > 1) {
+    schedule = replicate(schedule, config.copies);
+  }
   schedule.policy = chosen;
   return schedule;
 }

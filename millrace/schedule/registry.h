@@ -12,22 +12,31 @@
 
 namespace millrace {
 
-// What a builtin's functions get: P ranks and, with a flush, M microbatches a step for each replica
-// of the most replicated stage (1 without a flush).
+// What a builtin's functions get: P ranks, M microbatches a step for each replica of the most
+// replicated stage (1 without a flush, unless the schedule says otherwise) and V chunks.
 struct ScheduleConfig {
   int num_ranks = 1;
   int num_microbatches = 1;
-  std::vector<int> replicas{};  // of each stage, summing to num_ranks; empty: one stage a rank
+  // Of each stage, summing to num_ranks; empty: one. Only for schedules that deal microbatches to
+  // replicas themselves (ScheduleBuiltin::deals).
+  std::vector<int> replicas{};
+  // Stages that a rank holds of each direction; 0: as many as the schedule takes by default.
+  int chunks = 0;
+  // Equal copies of the whole pipeline, each on num_ranks ranks of its own, that share every step;
+  // made by make_schedule, builtins see 1.
+  int copies = 1;
 
+  // Of a schedule that deals: one stage a rank, or a replica of one.
   int num_stages() const;
   int replicas_of(int stage) const;
   // Ranks of the stages from `stage` on.
   int ranks_from(int stage) const;
-  // Microbatches of a step over all replicas: M x the largest number of replicas.
+  // Microbatches of a step over all replicas or copies.
   int num_parts() const;
 };
 
-// The shape of a plan: its replicas and microbatches.
+// The shape of a plan for its schedule. Throws Error(kInvalidArgument) when its stages and ranks
+// are not those of whole copies of that schedule's placement.
 ScheduleConfig schedule_config(const Plan& plan);
 
 // Closed forms of the paper in slots (forward f, backward b), for tests, `millrace list` and the
@@ -35,22 +44,34 @@ ScheduleConfig schedule_config(const Plan& plan);
 struct SlotFormula {
   double window_slots = 0;  // makespan of one step with a flush; of the steady period without
   double idle_slots = 0;    // over all ranks, inside that window
+  bool exact = true;        // false: an upper bound of both
+};
+
+// Most (stage, microbatch) pairs whose F ran and whose B (W where the backward is split) has not.
+struct StashFormula {
+  std::vector<int> ranks;
+  bool exact = true;  // false: upper bounds
 };
 
 // The registry's entry. All functions are pure.
 struct ScheduleBuiltin {
   // Action lists, stage placement, prologue/period/epilogue. Only called when offers() is empty.
   Schedule (*make)(const ScheduleConfig&);
-  // The reason why this (P, M) is refused, or nothing when it is offered.
+  // The reason why this (P, M, V) is refused, or nothing when it is offered.
   std::optional<std::string> (*offers)(const ScheduleConfig&);
   // Weight policies that fit, the default first.
   std::vector<std::string> (*policies)();
-  // Closed form for forward/backward of `f`/`b` slots; of a config without replicas.
-  SlotFormula (*formula)(const ScheduleConfig&, double f, double b);
-  // Most microbatches whose F ran and whose B has not, on each rank.
-  std::vector<int> (*peak_stash)(const ScheduleConfig&);
+  // Closed form for forward/backward of `f`/`b` slots, halves I and W of b/2, where it is known;
+  // of a config without replicas.
+  std::optional<SlotFormula> (*formula)(const ScheduleConfig&, double f, double b);
+  StashFormula (*peak_stash)(const ScheduleConfig&);
   // The formula in words, with its source: for `millrace list schedules`.
   const char* formula_text;
+  // Whether it deals microbatches to unequal replicas of its stages, round robin; the others run in
+  // equal copies.
+  bool deals = false;
+  int chunks = 1;      // V by default
+  int directions = 1;  // ranks of one copy that hold each stage
 };
 
 struct ScheduleEntry {

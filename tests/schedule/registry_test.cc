@@ -127,7 +127,7 @@ TEST(BuiltinSchedules, EachForwardHasItsBackwardOnItsRank) {
 TEST(BuiltinSchedules, StashIsExactlyTheDeclaredPeak) {
   over_the_grid(
       [](const Schedule& schedule, const ScheduleEntry& entry, const ScheduleConfig& config) {
-        const std::vector<int> declared = entry.builtin->peak_stash(config);
+        const std::vector<int> declared = entry.builtin->peak_stash(config).ranks;
         ASSERT_EQ(declared.size(), static_cast<std::size_t>(config.num_ranks));
         for (const int steps : {1, config.num_ranks, 3 * config.num_ranks}) {
           const ActionLists lists = unroll(schedule, schedule.flush ? 1 : steps);
@@ -155,7 +155,7 @@ TEST(BuiltinSchedules, FlushSchedulesReachTheirFormulaInSlots) {
               busy += action.end - action.start;
             }
           }
-          const SlotFormula formula = entry.builtin->formula(config, f, b);
+          const SlotFormula formula = entry.builtin->formula(config, f, b).value();
           EXPECT_EQ(formula.window_slots, window) << f << ":" << b;
           EXPECT_EQ(formula.idle_slots, config.num_ranks * window - busy) << f << ":" << b;
         }
@@ -168,7 +168,7 @@ TEST(BuiltinSchedules, IdleSharesAreThoseOfThePapers) {
     for (int m = 1; m <= 32; ++m) {
       const ScheduleConfig config{.num_ranks = s, .num_microbatches = m};
       const auto share = [&](const char* name) {
-        const SlotFormula formula = find_schedule(name).builtin->formula(config, 1, 2);
+        const SlotFormula formula = find_schedule(name).builtin->formula(config, 1, 2).value();
         return formula.idle_slots / (s * formula.window_slots);
       };
       EXPECT_DOUBLE_EQ(share("naive"), (s - 1.0) / s);
@@ -184,7 +184,7 @@ TEST(BuiltinSchedules, WithoutFlushNobodyWaitsBetweenFirstBackwardAndLastForward
     const ActionLists lists = unroll(schedule, 5 * ranks);
     for (const auto& [f, b] : kSlots) {
       const std::vector<std::vector<Timed>> times = run_in_slots(lists, f, b);
-      const SlotFormula formula = find_schedule("pipedream").builtin->formula({ranks, 1}, f, b);
+      const SlotFormula formula = find_schedule("pipedream").builtin->formula({ranks, 1}, f, b).value();
       EXPECT_EQ(formula.idle_slots, 0);
       for (std::size_t rank = 0; rank < lists.size(); ++rank) {
         const auto is = [](ActionKind kind) {
@@ -252,7 +252,7 @@ TEST(BuiltinSchedules, FewerMicrobatchesThanStages) {
       EXPECT_TRUE(find_faults(two_steps, schedule.stage_ranks, 2 * microbatches).empty());
     }
   }
-  const SlotFormula formula = find_schedule("1f1b").builtin->formula({4, 1}, 1, 2);
+  const SlotFormula formula = find_schedule("1f1b").builtin->formula({4, 1}, 1, 2).value();
   EXPECT_EQ(formula.idle_slots / (4 * formula.window_slots), 0.75);
 }
 

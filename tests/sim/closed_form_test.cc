@@ -50,7 +50,7 @@ TEST(ClosedForm, FlushSchedulesIdleAsTheirPapersSay) {
         for (const Slots slots : kRatios) {
           const Simulation simulation = simulate_slots(lowered, slots);
           const SlotFormula formula =
-              find_schedule(name).builtin->formula({p, m}, slots.f, slots.b);
+              find_schedule(name).builtin->formula({p, m}, slots.f, slots.b).value();
           const Expected by_hand = expected(name, p, m, 0, slots);
           // Whole slots, so that everything is exact, quotients included.
           ASSERT_EQ(simulation.window_s, formula.window_slots) << name << " " << p << " " << m;
@@ -59,7 +59,7 @@ TEST(ClosedForm, FlushSchedulesIdleAsTheirPapersSay) {
           ASSERT_EQ(simulation.idle_slots, formula.idle_slots) << name << " " << p << " " << m;
           ASSERT_EQ(simulation.total_slots, p * by_hand.window);
           ASSERT_EQ(simulation.bubble_fraction, by_hand.idle_share) << name << " " << p << " " << m;
-          const std::vector<int> peaks = find_schedule(name).builtin->peak_stash({p, m});
+          const std::vector<int> peaks = find_schedule(name).builtin->peak_stash({p, m}).ranks;
           for (int r = 0; r < p; ++r) {
             const RankSimulation& rank = simulation.ranks[r];
             ASSERT_EQ(rank.busy_s, m * (slots.f + slots.b));
@@ -126,7 +126,7 @@ TEST(ClosedForm, PipedreamNeverIdlesInItsSteadyState) {
           }
           ASSERT_EQ(simulation.ranks[r].peak_in_flight, s - r);
           ASSERT_EQ(simulation.ranks[r].peak_in_flight,
-                    find_schedule("pipedream").builtin->peak_stash({s, 1})[r]);
+                    find_schedule("pipedream").builtin->peak_stash({s, 1}).ranks[r]);
           ASSERT_EQ(simulation.ranks[r].peak_weight_versions,
                     peak_weight_versions(lowered.ranks[r]));
           if (m >= 2 * s) {
@@ -139,7 +139,7 @@ TEST(ClosedForm, PipedreamNeverIdlesInItsSteadyState) {
           ASSERT_EQ(simulation.step_s, slots.f + slots.b);
           ASSERT_EQ(
               simulation.step_s,
-              find_schedule("pipedream").builtin->formula({s, 1}, slots.f, slots.b).window_slots);
+              find_schedule("pipedream").builtin->formula({s, 1}, slots.f, slots.b)->window_slots);
         }
       }
     }
@@ -186,13 +186,13 @@ TEST(ClosedForm, EveryScheduleKeepsItsOwnFormula) {
         const int64_t steps = schedule.flush ? 1 : 4 * p + 40;
         const LoweredSchedule lowered = lower(schedule, steps);
         const Simulation simulation = simulate_slots(lowered, {1, 2}, steps);
-        const SlotFormula formula = entry.builtin->formula({p, m}, 1, 2);
+        const SlotFormula formula = entry.builtin->formula({p, m}, 1, 2).value();
         EXPECT_EQ(simulation.step_s, formula.window_slots) << entry.name << " " << p << " " << m;
         if (schedule.flush) {
           EXPECT_EQ(simulation.idle_slots, formula.idle_slots)
               << entry.name << " " << p << " " << m;
         }
-        const std::vector<int> peaks = entry.builtin->peak_stash({p, m});
+        const std::vector<int> peaks = entry.builtin->peak_stash({p, m}).ranks;
         for (int r = 0; r < p; ++r) {
           EXPECT_EQ(simulation.ranks[r].peak_in_flight, peaks[r]) << entry.name;
           EXPECT_EQ(simulation.ranks[r].peak_weight_versions,

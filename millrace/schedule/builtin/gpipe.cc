@@ -23,24 +23,25 @@ std::vector<std::string> policies() { return {"flush"}; }
 
 // Filling and draining each cost S-1 slots of a microbatch's forward and backward, on every rank
 // alike.
-SlotFormula formula(const ScheduleConfig& config, double f, double b) {
+std::optional<SlotFormula> formula(const ScheduleConfig& config, double f, double b) {
   const double ranks = config.num_ranks;
-  return {.window_slots = (config.num_microbatches + ranks - 1) * (f + b),
-          .idle_slots = ranks * (ranks - 1) * (f + b)};
+  return SlotFormula{.window_slots = (config.num_microbatches + ranks - 1) * (f + b),
+                     .idle_slots = ranks * (ranks - 1) * (f + b)};
 }
 
-std::vector<int> peak_stash(const ScheduleConfig& config) {
+StashFormula peak_stash(const ScheduleConfig& config) {
   std::vector<int> peaks;
   for (const internal::Position& position : internal::positions_of(config)) {
     peaks.push_back(static_cast<int>(position.num_own(config.num_parts())));
   }
-  return peaks;
+  return {std::move(peaks)};
 }
 
 }  // namespace
 
 const ScheduleBuiltin gpipe = {
     make,    offers,     policies,
-    formula, peak_stash, "idle share (S-1)/(M+S-1); stash M (GPipe, NeurIPS 2019, section 2)"};
+    formula, peak_stash, "idle share (S-1)/(M+S-1); stash M (GPipe, NeurIPS 2019, section 2)",
+    true};
 
 }  // namespace millrace::schedule_builtin

@@ -20,20 +20,22 @@ std::optional<std::string> offers(const ScheduleConfig&) { return std::nullopt; 
 
 std::vector<std::string> policies() { return {"flush"}; }
 
-SlotFormula formula(const ScheduleConfig& config, double f, double b) {
+std::optional<SlotFormula> formula(const ScheduleConfig& config, double f, double b) {
   const double ranks = config.num_ranks;
   const double busy_of_rank = config.num_microbatches * (f + b);
-  return {.window_slots = ranks * busy_of_rank, .idle_slots = ranks * (ranks - 1) * busy_of_rank};
+  return SlotFormula{.window_slots = ranks * busy_of_rank,
+                     .idle_slots = ranks * (ranks - 1) * busy_of_rank};
 }
 
-std::vector<int> peak_stash(const ScheduleConfig& config) {
-  return std::vector<int>(static_cast<std::size_t>(config.num_ranks), 1);
+StashFormula peak_stash(const ScheduleConfig& config) {
+  return {std::vector<int>(static_cast<std::size_t>(config.num_ranks), 1)};
 }
 
 }  // namespace
 
 const ScheduleBuiltin naive = {
     make,    offers,     policies,
-    formula, peak_stash, "idle share (S-1)/S for any M; stash 1 (GPipe, NeurIPS 2019, section 2)"};
+    formula, peak_stash, "idle share (S-1)/S for any M; stash 1 (GPipe, NeurIPS 2019, section 2)",
+    true};
 
 }  // namespace millrace::schedule_builtin

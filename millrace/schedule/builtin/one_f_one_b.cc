@@ -26,19 +26,19 @@ std::optional<std::string> offers(const ScheduleConfig&) { return std::nullopt; 
 
 std::vector<std::string> policies() { return {"flush"}; }
 
-SlotFormula formula(const ScheduleConfig& config, double f, double b) {
+std::optional<SlotFormula> formula(const ScheduleConfig& config, double f, double b) {
   const double ranks = config.num_ranks;
-  return {.window_slots = (config.num_microbatches + ranks - 1) * (f + b),
-          .idle_slots = ranks * (ranks - 1) * (f + b)};
+  return SlotFormula{.window_slots = (config.num_microbatches + ranks - 1) * (f + b),
+                     .idle_slots = ranks * (ranks - 1) * (f + b)};
 }
 
-std::vector<int> peak_stash(const ScheduleConfig& config) {
+StashFormula peak_stash(const ScheduleConfig& config) {
   std::vector<int> peaks;
   for (const internal::Position& position : internal::positions_of(config)) {
     const auto own = static_cast<int>(position.num_own(config.num_parts()));
     peaks.push_back(std::min(own, internal::one_f_one_b_warm_up(config, position.stage) + 1));
   }
-  return peaks;
+  return {std::move(peaks)};
 }
 
 }  // namespace
@@ -46,6 +46,7 @@ std::vector<int> peak_stash(const ScheduleConfig& config) {
 const ScheduleBuiltin one_f_one_b = {
     make,       offers,
     policies,   formula,
-    peak_stash, "idle share (S-1)/(M+S-1); stash min(M, S-s) on stage s (ICML'21, section 3.2)"};
+    peak_stash, "idle share (S-1)/(M+S-1); stash min(M, S-s) on stage s (ICML'21, section 3.2)",
+    true};
 
 }  // namespace millrace::schedule_builtin

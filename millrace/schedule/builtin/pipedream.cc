@@ -48,16 +48,16 @@ std::optional<std::string> offers(const ScheduleConfig& config) {
 std::vector<std::string> policies() { return {"stash", "vertical_sync", "latest"}; }
 
 // The steady period is one forward and one backward on every rank: nobody waits.
-SlotFormula formula(const ScheduleConfig&, double f, double b) {
-  return {.window_slots = f + b, .idle_slots = 0};
+std::optional<SlotFormula> formula(const ScheduleConfig&, double f, double b) {
+  return SlotFormula{.window_slots = f + b, .idle_slots = 0};
 }
 
-std::vector<int> peak_stash(const ScheduleConfig& config) {
+StashFormula peak_stash(const ScheduleConfig& config) {
   std::vector<int> peaks;
   for (const internal::Position& position : internal::positions_of(config)) {
     peaks.push_back(internal::one_f_one_b_warm_up(config, position.stage) + 1);
   }
-  return peaks;
+  return {std::move(peaks)};
 }
 
 }  // namespace
@@ -68,6 +68,7 @@ const ScheduleBuiltin pipedream = {
     policies,
     formula,
     peak_stash,
-    "no idle in the steady period; stash and weight versions S-s on stage s (SOSP'19, section 3)"};
+    "no idle in the steady period; stash and weight versions S-s on stage s (SOSP'19, section 3)",
+    true};
 
 }  // namespace millrace::schedule_builtin
