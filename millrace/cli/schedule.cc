@@ -50,13 +50,10 @@ Trace trace_in_slots(const ChosenSchedule& chosen, Slots slots) {
 }
 
 std::string place_of(const LoweredSchedule& lowered, std::size_t rank) {
-  if (lowered.stage_of_rank[rank] < 0) {
-    return "idle";
-  }
-  const auto stage = static_cast<std::size_t>(lowered.stage_of_rank[rank]);
-  std::string place = fmt::format("stage {}", stage);
-  if (lowered.stage_ranks[stage].size() > 1) {
-    place += fmt::format(", replica {}", lowered.replica_of_rank[rank]);
+  const std::vector<int>& stages = lowered.rank_stages[rank];
+  std::string place = describe_stages(stages);
+  if (stages.size() == 1 && lowered.stage_ranks[static_cast<std::size_t>(stages[0])].size() > 1) {
+    place += fmt::format(", replica {}", lowered.replica_of(static_cast<int>(rank), stages[0]));
   }
   return place;
 }
@@ -109,8 +106,12 @@ Value to_value(const LoweredSchedule& lowered) {
   for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
     Value item = Value::map();
     item.set("rank", Value::of(static_cast<int64_t>(rank)));
-    item.set("stage", Value::of(lowered.stage_of_rank[rank]));
-    item.set("replica", Value::of(lowered.replica_of_rank[rank]));
+    Value& stages = item.set("stages", Value::list());
+    Value& replicas = item.set("replicas", Value::list());
+    for (const int stage : lowered.rank_stages[rank]) {
+      stages.push(Value::of(stage));
+      replicas.push(Value::of(lowered.replica_of(static_cast<int>(rank), stage)));
+    }
     item.set("actions", Value::of(to_string(lowered.ranks[rank])));
     ranks.push(std::move(item));
   }

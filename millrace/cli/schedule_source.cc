@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -35,8 +36,9 @@ void check_one_source(const ScheduleSource& source) {
   if (given.size() > 1) {
     throw wrong(fmt::format("{} exclude each other; give one", join(given, " and ")));
   }
-  if (source.name.empty() && source.ranks > 0) {
-    throw wrong(fmt::format("--ranks goes with --name; {} says how many there are", given[0]));
+  if (source.name.empty() && (source.ranks > 0 || source.chunks > 0)) {
+    throw wrong(fmt::format("{} goes with --name; {} says how many there are",
+                            source.ranks > 0 ? "--ranks" : "--chunks", given[0]));
   }
   if (!source.file.empty() && !source.policy.empty()) {
     throw wrong("--policy goes with --name or a plan; a schedule's file names its own policy");
@@ -52,20 +54,32 @@ void check_size(int64_t ranks, int64_t microbatches) {
   }
 }
 
-// A builtin of this shape. One without a flush takes one microbatch a step, so that --microbatches
-// can mean minibatches there.
-Schedule make_named(const std::string& name, ScheduleConfig config, int microbatches,
-                    const std::string& policy) {
-  const ScheduleEntry& entry = find_schedule(name);
-  config.num_microbatches = 1;
-  if (!entry.builtin->offers(config)) {
-    Schedule one = make_schedule(name, config, policy);
-    if (!one.flush) {
-      return one;
+// A builtin of this shape. Where it takes only one microbatch a step and has no flush,
+// --microbatches means minibatches.
+Schedule make_named(ChosenSchedule& chosen, const std::string& name, ScheduleConfig config,
+                    int microbatches, const std::string& policy) {
+  config.num_microbatches = microbatches;
+  Schedule schedule;
+  try {
+    schedule = make_schedule(name, config, policy);
+  } catch (const Error&) {
+    config.num_microbatches = 1;
+    if (chosen.builtin->offers(config)) {
+      throw;
+    }
+    schedule = make_schedule(name, config, policy);
+    if (schedule.flush) {
+      throw;
     }
   }
-  config.num_microbatches = microbatches;
-  return make_schedule(name, config, policy);
+  const bool straight = std::all_of(config.replicas.begin(), config.replicas.end(),
+                                    [](int replicas) { return replicas == 1; });
+  if (straight && config.copies == 1) {
+    config.replicas.clear();
+    config.chunks = config.chunks == 0 ? chosen.builtin->chunks : config.chunks;
+    chosen.shape = config;
+  }
+  return schedule;
 }
 
 void from_plan(const ScheduleSource& source, ChosenSchedule& chosen) {
@@ -75,11 +89,10 @@ void from_plan(const ScheduleSource& source, ChosenSchedule& chosen) {
     chosen.builtin = entry.builtin;
     const ScheduleConfig config = schedule_config(plan);
     const int64_t microbatches = source.microbatches.value_or(plan.microbatches);
-    check_size(config.num_ranks, microbatches * plan.max_replicas());
+    check_size(plan.num_stages(), microbatches * plan.max_replicas());
     // The plan's own number of microbatches must fit; the one given may mean minibatches.
-    chosen.schedule = source.microbatches
-                          ? make_named(entry.name, config, *source.microbatches, source.policy)
-                          : make_schedule(entry.name, config, source.policy);
+    chosen.schedule =
+        make_named(chosen, entry.name, config, static_cast<int>(microbatches), source.policy);
     if (chosen.schedule.flush) {
       plan.microbatches = static_cast<int>(microbatches);
     }
@@ -96,9 +109,10 @@ void from_name(const ScheduleSource& source, ChosenSchedule& chosen) {
   }
   // Twice the ranks is enough for each schedule to show its steady state.
   const int64_t microbatches = source.microbatches.value_or(2 * int64_t{source.ranks});
-  check_size(source.ranks, microbatches);
-  chosen.schedule = make_named(source.name, {.num_ranks = source.ranks},
-                               static_cast<int>(microbatches), source.policy);
+  check_size(int64_t{source.ranks} * std::max(source.chunks, 1), microbatches);
+  chosen.schedule =
+      make_named(chosen, source.name, {.num_ranks = source.ranks, .chunks = source.chunks},
+                 static_cast<int>(microbatches), source.policy);
 }
 
 void from_file(const ScheduleSource& source, ChosenSchedule& chosen) {
@@ -142,12 +156,14 @@ ChosenSchedule choose_schedule(const ScheduleSource& source, Purpose purpose) {
   }
   const Schedule& schedule = chosen.schedule;
   if (!schedule.flush) {
-    const int64_t round = schedule.period_microbatches;
+    const int64_t round = schedule.period_microbatches / schedule.num_microbatches;
     const int64_t shown = 2 * (int64_t{schedule.num_ranks} + 1);  // for a picture
-    chosen.num_steps = source.microbatches.value_or(purpose == Purpose::kSimulate
-                                                        ? steady_steps(schedule.num_ranks, round)
-                                                        : (shown + round - 1) / round * round);
-    check_size(schedule.num_ranks, chosen.num_steps);
+    chosen.num_steps = purpose == Purpose::kSimulate ? steady_steps(schedule.num_ranks, round)
+                                                     : (shown + round - 1) / round * round;
+    if (schedule.num_microbatches == 1) {
+      chosen.num_steps = source.microbatches.value_or(chosen.num_steps);
+    }
+    check_size(schedule.num_stages, chosen.num_steps * schedule.num_microbatches);
   }
   try {
     if (chosen.plan) {
@@ -174,7 +190,10 @@ std::string describe(const ChosenSchedule& chosen) {
   const std::string parts =
       schedule.flush
           ? number(schedule.num_microbatches, "microbatch a step", "microbatches a step")
-          : number(chosen.num_steps, "minibatch", "minibatches, never drained in between");
+          : number(chosen.num_steps, "minibatch", "minibatches, never drained in between") +
+                (schedule.num_microbatches > 1
+                     ? fmt::format(", {} microbatches each", schedule.num_microbatches)
+                     : "");
   const auto ranks = static_cast<int64_t>(chosen.lowered.ranks.size());
   return fmt::format("schedule {}, policy {}: {}, {}, {}", schedule.name, schedule.policy,
                      number(ranks, "rank", "ranks"), number(schedule.num_stages, "stage", "stages"),

@@ -25,6 +25,8 @@ struct ChosenSchedule {
   std::optional<Plan> plan;  // when it came from one
   // What the registry knows about it; null for a schedule from a file.
   const ScheduleBuiltin* builtin = nullptr;
+  // What that was asked for, where its closed forms hold: without replicas and copies.
+  std::optional<ScheduleConfig> shape;
   int64_t num_steps = 1;  // 1 with a flush; without, the minibatches of the segment
   LoweredSchedule lowered;
 

@@ -62,13 +62,8 @@ void simulate_slots(const SimulateArgs& args, Answer& answer) {
                                 .costs = slot_costs(lowered.num_stages, f, b),
                                 .cluster = cluster,
                                 .num_steps = answer.chosen.num_steps});
-  // The closed forms are of one rank a stage.
-  const bool straight =
-      std::all_of(lowered.stage_ranks.begin(), lowered.stage_ranks.end(),
-                  [](const std::vector<int>& ranks) { return ranks.size() == 1; });
-  if (answer.chosen.builtin != nullptr && straight) {
-    answer.formula = answer.chosen.builtin->formula(
-        {answer.chosen.schedule.num_ranks, answer.chosen.schedule.num_microbatches}, f, b);
+  if (answer.chosen.shape) {
+    answer.formula = answer.chosen.builtin->formula(*answer.chosen.shape, f, b);
   }
 }
 
@@ -89,7 +84,7 @@ void simulate_profile(const SimulateArgs& args, Answer& answer) {
   if (args.batch) {
     check_batch(*args.batch, std::nullopt, plan.microbatches, replicas);
   }
-  const double samples = samples_per_part(plan, flush, *answer.batch);
+  const double samples = samples_per_part(answer.chosen.schedule, *answer.batch);
   // Lowered again: the profile knows which stages hand tensors to which.
   const std::vector<StageLink> links = stage_links(plan, profile.edges);
   validate(answer.chosen.schedule, plan, links);
@@ -123,7 +118,8 @@ void add_notes(Answer& answer) {
         percent(answer.simulation.bubble_fraction), stages));
   }
   const auto idle =
-      std::count(chosen.lowered.stage_of_rank.begin(), chosen.lowered.stage_of_rank.end(), -1);
+      std::count_if(chosen.lowered.rank_stages.begin(), chosen.lowered.rank_stages.end(),
+                    [](const std::vector<int>& stages) { return stages.empty(); });
   if (idle > 0) {
     answer.notes.push_back(
         fmt::format("the plan leaves {} of {} workers idle", idle, chosen.lowered.ranks.size()));
@@ -155,7 +151,10 @@ Value to_value(const Answer& answer) {
     const RankSimulation& part = simulation.ranks[rank];
     Value item = Value::map();
     item.set("rank", Value::of(static_cast<int64_t>(rank)));
-    item.set("stage", Value::of(answer.chosen.lowered.stage_of_rank[rank]));
+    Value& stages = item.set("stages", Value::list());
+    for (const int stage : answer.chosen.lowered.rank_stages[rank]) {
+      stages.push(Value::of(stage));
+    }
     item.set("busy_s", Value::of(part.busy_s));
     item.set("bubble_fraction", Value::of(part.bubble_fraction));
     item.set("peak_stash_bytes", Value::of(part.peak_stash_bytes));
@@ -231,13 +230,14 @@ std::string describe(const Answer& answer) {
   TextTable table(header);
   for (std::size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
     const RankSimulation& part = simulation.ranks[rank];
-    const int stage = answer.chosen.lowered.stage_of_rank[rank];
-    std::vector<std::string> cells = {fmt::format("{}", rank),
-                                      stage < 0 ? "idle" : fmt::format("{}", stage),
-                                      duration(answer, part.busy_s),
-                                      percent(part.bubble_fraction),
-                                      fmt::format("{}", part.peak_in_flight),
-                                      fmt::format("{}", part.peak_weight_versions)};
+    const std::vector<int>& stages = answer.chosen.lowered.rank_stages[rank];
+    std::vector<std::string> cells = {
+        fmt::format("{}", rank),
+        stages.empty() ? "idle" : fmt::format("{}", fmt::join(stages, ", ")),
+        duration(answer, part.busy_s),
+        percent(part.bubble_fraction),
+        fmt::format("{}", part.peak_in_flight),
+        fmt::format("{}", part.peak_weight_versions)};
     if (!answer.slots) {
       cells.push_back(format_bytes(static_cast<double>(part.peak_stash_bytes)));
       cells.push_back(format_bytes(static_cast<double>(part.memory.total())));

@@ -57,6 +57,10 @@ class Parser {
     } else if (is_receive(action.kind)) {
       action.peer = peer('<', "`<` and the rank that it receives from");
     }
+    if (action.peer != kNone) {
+      action.peer_stage =
+          take(':') ? number<int32_t>("a stage number") : next_stage(action.kind, action.stage);
+    }
     if (take('@')) {
       action.version = number<int64_t>("a weight version");
     }
@@ -142,6 +146,11 @@ Action Action::range(ActionKind kind, int stage, int64_t first, int64_t last) {
   return action;
 }
 
+int32_t next_stage(ActionKind kind, int32_t stage) {
+  return kind == ActionKind::kSendForward || kind == ActionKind::kReceiveBackward ? stage + 1
+                                                                                  : stage - 1;
+}
+
 bool is_compute(ActionKind kind) {
   return kind == ActionKind::kForward || kind == ActionKind::kBackward ||
          kind == ActionKind::kInputGradient || kind == ActionKind::kWeightGradient;
@@ -174,6 +183,9 @@ std::string to_string(const Action& action) {
   }
   if (action.peer != kNone && (is_send(action.kind) || is_receive(action.kind))) {
     text += fmt::format("{}{}", is_send(action.kind) ? '>' : '<', action.peer);
+    if (action.peer_stage != next_stage(action.kind, action.stage)) {
+      text += fmt::format(":{}", action.peer_stage);
+    }
   }
   if (action.version != kNone) {
     text += fmt::format("@{}", action.version);

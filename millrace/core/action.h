@@ -28,14 +28,16 @@ inline constexpr int64_t kNone = -1;
 // Text forms: 2F0, 2B0-3, 2I0, 2W0-3, 2SEND_F0>1, 2RECV_F0<1, 2SEND_B0>1, 2RECV_B0<1, 2REDUCE,
 // 2NORM, 2STEP; with a weight version "@v" at the end: 2F5@3 reads version 3, 2STEP@4 makes
 // version 4. REDUCE, NORM and STEP may carry the microbatches whose gradients they apply:
-// 2STEP0-3@1.
+// 2STEP0-3@1. A message goes to, or comes from, the next stage of its direction, unless another
+// one is named: 2SEND_F0>1:5 goes to stage 5 on rank 1.
 struct Action {
   ActionKind kind = ActionKind::kForward;
   int32_t stage = 0;
-  int64_t first = kNone;    // microbatch, or the first of a range
-  int64_t last = kNone;     // the last of a range; equals first for one
-  int32_t peer = kNone;     // rank at the other end of a send or receive
-  int64_t version = kNone;  // weight version read (F, B, I, W) or made (STEP)
+  int64_t first = kNone;       // microbatch, or the first of a range
+  int64_t last = kNone;        // the last of a range; equals first for one
+  int32_t peer = kNone;        // rank at the other end of a send or receive
+  int32_t peer_stage = kNone;  // stage at that end
+  int64_t version = kNone;     // weight version read (F, B, I, W) or made (STEP)
 
   static Action of(ActionKind kind, int stage, int64_t microbatch);
   static Action range(ActionKind kind, int stage, int64_t first, int64_t last);
@@ -43,6 +45,8 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
+// The stage next to `stage` that a message of this kind goes to or comes from.
+int32_t next_stage(ActionKind kind, int32_t stage);
 bool is_compute(ActionKind kind);  // F, B, I, W
 bool is_send(ActionKind kind);
 bool is_receive(ActionKind kind);

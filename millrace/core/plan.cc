@@ -27,7 +27,7 @@ int bounded(Reader& reader, const char* key, int64_t most, int64_t fallback) {
   return static_cast<int>(value);
 }
 
-// Where each layer and rank was first named, over all stages.
+// The first stage that names each layer and rank.
 struct Places {
   std::map<std::string, int> stage_of_layer;
   std::map<int64_t, int> stage_of_rank;
@@ -60,11 +60,9 @@ PlanStage stage_from(Reader& reader, int index, Places& places) {
       throw reader.error("ranks", fmt::format("expected ranks from 0 up, found {}", rank))
           .at_stage(index);
     }
-    const auto [earlier, is_new] = places.stage_of_rank.emplace(rank, index);
-    if (!is_new) {
-      throw reader
-          .error("ranks", fmt::format("rank {} stands twice: in stage {} and in stage {}", rank,
-                                      earlier->second, index))
+    places.stage_of_rank.emplace(rank, index);
+    if (std::find(stage.ranks.begin(), stage.ranks.end(), rank) != stage.ranks.end()) {
+      throw reader.error("ranks", fmt::format("rank {} stands twice in stage {}", rank, index))
           .at_stage(index);
     }
     stage.ranks.push_back(static_cast<int>(rank));
@@ -251,11 +249,11 @@ class Checker {
 }  // namespace
 
 int Plan::num_used_ranks() const {
-  std::size_t count = 0;
+  std::set<int> used;
   for (const PlanStage& stage : stages) {
-    count += stage.ranks.size();
+    used.insert(stage.ranks.begin(), stage.ranks.end());
   }
-  return static_cast<int>(count);
+  return static_cast<int>(used.size());
 }
 
 int Plan::max_replicas() const {
@@ -281,14 +279,15 @@ UpdateRule parse_update_rule(const std::string& text) {
                           in_quotes(text)));
 }
 
-int Plan::stage_of_rank(int rank) const {
+std::vector<int> Plan::stages_of_rank(int rank) const {
+  std::vector<int> held;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const auto& ranks = stages[s].ranks;
     if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) {
-      return static_cast<int>(s);
+      held.push_back(static_cast<int>(s));
     }
   }
-  return -1;
+  return held;
 }
 
 Plan plan_from(const Document& document) {
@@ -379,7 +378,7 @@ Value to_value(const Plan& plan) {
   if (plan.num_used_ranks() < plan.workers) {
     Value idle = Value::list();
     for (int rank = 0; rank < plan.workers; ++rank) {
-      if (plan.stage_of_rank(rank) < 0) {
+      if (plan.stages_of_rank(rank).empty()) {
         idle.push(Value::of(rank));
       }
     }

@@ -13,7 +13,7 @@ namespace millrace {
 
 struct PlanStage {
   std::vector<std::string> layers;  // names, in model order
-  std::vector<int> ranks;           // replicas of this stage; world ranks
+  std::vector<int> ranks;           // that hold this stage; world ranks
   bool operator==(const PlanStage&) const = default;
 };
 
@@ -68,13 +68,14 @@ struct Plan {
   int num_stages() const { return static_cast<int>(stages.size()); }
   int num_used_ranks() const;
   int max_replicas() const;
-  // Stage that a rank runs, -1 for an idle one.
-  int stage_of_rank(int rank) const;
+  // Stages that a rank holds, ascending; none for an idle one.
+  std::vector<int> stages_of_rank(int rank) const;
   bool operator==(const Plan&) const = default;
 };
 
-// Reading validates the form: non-empty stages, each rank 0..workers-1 in exactly one stage or in
-// `idle_ranks`, no layer twice. Whether it fits a model is checked by check_plan.
+// Reading validates the form: non-empty stages, each rank 0..workers-1 in some stage or else in
+// `idle_ranks`, no layer twice. Whether it fits a model is checked by check_plan, whether it fits a
+// schedule by schedule_config.
 Plan plan_from(const Document& document);
 Value to_value(const Plan& plan);
 

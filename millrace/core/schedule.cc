@@ -260,6 +260,12 @@ ActionLists unroll(const Schedule& schedule, int64_t num_steps) {
   return lists;
 }
 
+int LoweredSchedule::replica_of(int rank, int stage) const {
+  const std::vector<int>& holders = stage_ranks.at(static_cast<std::size_t>(stage));
+  const auto found = std::find(holders.begin(), holders.end(), rank);
+  return found == holders.end() ? -1 : static_cast<int>(found - holders.begin());
+}
+
 Schedule schedule_from(const Document& document) {
   Reader reader(document);
   expect_artifact(reader, "schedule", 1);
@@ -270,12 +276,16 @@ Schedule schedule_from(const Document& document) {
   schedule.num_ranks = bounded(reader, "num_ranks");
   schedule.num_stages = bounded(reader, "num_stages");
   schedule.num_microbatches = bounded(reader, "num_microbatches");
-  schedule.period_microbatches =
-      reader.count("period_microbatches", 1, schedule.flush ? schedule.num_microbatches : 1);
+  schedule.period_microbatches = reader.count("period_microbatches", 1, schedule.num_microbatches);
   if (schedule.flush && schedule.period_microbatches != schedule.num_microbatches) {
     throw reader.error("period_microbatches",
                        fmt::format("with a flush the period is a step: expected num_microbatches "
                                    "({}), found {}",
+                                   schedule.num_microbatches, schedule.period_microbatches));
+  }
+  if (schedule.period_microbatches % schedule.num_microbatches != 0) {
+    throw reader.error("period_microbatches",
+                       fmt::format("expected whole steps of {} microbatches, found {}",
                                    schedule.num_microbatches, schedule.period_microbatches));
   }
   if (schedule.period_microbatches > kMostRanks) {

@@ -57,14 +57,17 @@ struct LoweredSchedule {
   int num_stages = 1;
   int64_t num_steps = 1;
   int64_t microbatches_per_step = 1;
-  ActionLists ranks;               // one a world rank; an idle rank's is empty
-  std::vector<int> stage_of_rank;  // -1 for an idle rank; (one stage a rank until chunks arrive)
-  std::vector<std::vector<int>> stage_ranks;  // world ranks (replicas) of each stage
-  std::vector<int> replica_of_rank;           // index among its stage's replicas
+  ActionLists ranks;                          // one a world rank; an idle rank's is empty
+  std::vector<std::vector<int>> stage_ranks;  // world ranks that hold each stage: its replicas
+  std::vector<std::vector<int>> rank_stages;  // stages that each rank holds; none for an idle one
   std::vector<StageLink> links;               // which stages hand tensors to which, ascending
   // A run may stop early only after a multiple of so many steps, where all rounds of all stages
   // end: 1 with a flush, else the least common multiple of the stages' replicas.
   int64_t round_steps = 1;
+  double blend_lambda = 1;  // of policy blend: see millrace/schedule/policy.h
+
+  // Index of the rank among the stage's ranks; -1 when it does not hold the stage.
+  int replica_of(int rank, int stage) const;
 };
 
 }  // namespace millrace

@@ -1,6 +1,7 @@
 #include "millrace/core/trace.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <limits>
 #include <map>
@@ -37,12 +38,16 @@ RankTrace rank_from(Reader& reader) {
   constexpr int64_t kMost = std::numeric_limits<int>::max();
   RankTrace trace;
   const int64_t rank = reader.count("rank", 0);
-  const int64_t stage = reader.count("stage", -1);
-  if (rank > kMost || stage > kMost) {
-    throw reader.error(rank > kMost ? "rank" : "stage", fmt::format("expected at most {}", kMost));
+  if (rank > kMost) {
+    throw reader.error("rank", fmt::format("expected at most {}", kMost));
   }
   trace.rank = static_cast<int>(rank);
-  trace.stage = static_cast<int>(stage);
+  for (const int64_t stage : reader.integers("stages")) {
+    if (stage < 0 || stage > kMost) {
+      throw reader.error("stages", fmt::format("expected stages from 0 up, found {}", stage));
+    }
+    trace.stages.push_back(static_cast<int>(stage));
+  }
   trace.compute_s = reader.quantity("compute_s");
   trace.communicate_s = reader.quantity("communicate_s");
   trace.wait_s = reader.quantity("wait_s");
@@ -100,7 +105,10 @@ Value to_value(const Trace& trace) {
   for (const RankTrace& rank : trace.ranks) {
     Value item = Value::map();
     item.set("rank", Value::of(rank.rank));
-    item.set("stage", Value::of(rank.stage));
+    Value& stages = item.set("stages", Value::list());
+    for (const int stage : rank.stages) {
+      stages.push(Value::of(stage));
+    }
     item.set("compute_s", Value::of(rank.compute_s));
     item.set("communicate_s", Value::of(rank.communicate_s));
     item.set("wait_s", Value::of(rank.wait_s));
@@ -128,19 +136,19 @@ Value to_value(const Trace& trace) {
 }
 
 std::vector<StageTimes> stage_times(const Trace& trace) {
-  std::map<int, StageTimes> stages;
-  std::map<int, int> num_replicas;
+  std::map<std::vector<int>, StageTimes> stages;
+  std::map<std::vector<int>, int> num_replicas;
   for (const RankTrace& rank : trace.ranks) {
-    if (rank.stage < 0) {
+    if (rank.stages.empty()) {
       continue;  // an idle rank
     }
-    StageTimes& times = stages[rank.stage];
-    times.stage = rank.stage;
+    StageTimes& times = stages[rank.stages];
+    times.stages = rank.stages;
     times.compute_s += rank.compute_s;
     times.communicate_s += rank.communicate_s;
     times.wait_s += rank.wait_s;
     times.update_s += rank.update_s;
-    ++num_replicas[rank.stage];
+    ++num_replicas[rank.stages];
   }
   std::vector<StageTimes> result;
   for (auto& [stage, times] : stages) {
@@ -154,6 +162,12 @@ std::vector<StageTimes> stage_times(const Trace& trace) {
     result.push_back(times);
   }
   return result;
+}
+
+std::string describe_stages(const std::vector<int>& stages) {
+  return stages.empty()
+             ? "idle"
+             : fmt::format("stage{} {}", stages.size() == 1 ? "" : "s", fmt::join(stages, ", "));
 }
 
 }  // namespace millrace

@@ -24,7 +24,7 @@ struct TraceEvent {
 
 struct RankTrace {
   int rank = 0;
-  int stage = -1;
+  std::vector<int> stages;         // that the rank holds, ascending; none when idle
   std::vector<TraceEvent> events;  // in order of start
   // Totals over the whole run, also of events beyond the recorded ones.
   double compute_s = 0;
@@ -47,14 +47,17 @@ struct Trace {
 Trace trace_from(const Document& document);
 Value to_value(const Trace& trace);
 
-// Per stage and step: mean over replicas of compute, communicate, wait and update seconds.
+// Per step: mean over the ranks that hold the same stages of compute, communicate, wait and update
+// seconds.
 struct StageTimes {
-  int stage = 0;
+  std::vector<int> stages;
   double compute_s = 0;
   double communicate_s = 0;
   double wait_s = 0;
   double update_s = 0;
 };
 std::vector<StageTimes> stage_times(const Trace& trace);
+
+std::string describe_stages(const std::vector<int>& stages);  // "stage 0", "stages 0, 2", "idle"
 
 }  // namespace millrace

@@ -147,7 +147,7 @@ std::string stages(const RunReport& report) {
                                        ? internal::difference(internal::busy_s(*row.predicted),
                                                               internal::busy_s(*row.measured))
                                        : "-";
-    text += fmt::format("<tr><th>{}</th>", row.stage) +
+    text += fmt::format("<tr><th>{}</th>", internal::stage_numbers(row.stages)) +
             cell("td", fmt::format("{}", row.layers.size())) +
             cell("td", internal::rank_ranges(row.ranks, 24)) + time_cells(row.predicted, unit) +
             time_cells(row.measured, unit) + cell("td", difference) + "</tr>\n";

@@ -131,8 +131,7 @@ std::string perfetto_json(const std::vector<const Trace*>& traces, std::size_t m
         writer.slice(event, process,
                      thread + kLaneStride * lanes.place(event.start_s, event.end_s));
       }
-      const std::string name = fmt::format(
-          "rank {} ({})", rank.rank, rank.stage < 0 ? "idle" : fmt::format("stage {}", rank.stage));
+      const std::string name = fmt::format("rank {} ({})", rank.rank, describe_stages(rank.stages));
       for (std::size_t lane = 0; lane < std::max<std::size_t>(lanes.size(), 1); ++lane) {
         const std::size_t id = thread + kLaneStride * lane;
         writer.name("thread_name", process, id, lane == 0 ? name : name + ", at the same time");

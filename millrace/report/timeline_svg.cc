@@ -181,8 +181,7 @@ std::string timeline_svg(const Trace& trace, const std::string& title) {
   std::vector<std::string> labels;
   std::size_t longest = 0;
   for (const RankTrace& rank : trace.ranks) {
-    labels.push_back(rank.stage < 0 ? fmt::format("rank {}, idle", rank.rank)
-                                    : fmt::format("rank {}, stage {}", rank.rank, rank.stage));
+    labels.push_back(fmt::format("rank {}, {}", rank.rank, describe_stages(rank.stages)));
     longest = std::max(longest, labels.back().size());
   }
   const double left = 20 + kLetterWidth * static_cast<double>(longest);

@@ -107,8 +107,7 @@ std::string timeline_text(const Trace& trace, int columns) {
   std::vector<std::string> labels;
   std::size_t label_width = 0;
   for (const RankTrace& rank : trace.ranks) {
-    labels.push_back(rank.stage < 0 ? fmt::format("rank {} idle", rank.rank)
-                                    : fmt::format("rank {} stage {}", rank.rank, rank.stage));
+    labels.push_back(fmt::format("rank {} {}", rank.rank, describe_stages(rank.stages)));
     label_width = std::max(label_width, labels.back().size());
   }
   if (internal::num_events(trace) == 0) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "millrace/base/error.h"
@@ -11,7 +12,7 @@
 namespace millrace {
 namespace {
 
-// World ranks, their stages and replicas, as the plan says; all lists empty.
+// World ranks and the stages that they hold, as the plan says; all lists empty.
 LoweredSchedule placed(const Plan& plan) {
   LoweredSchedule lowered;
   lowered.num_stages = plan.num_stages();
@@ -21,22 +22,18 @@ LoweredSchedule placed(const Plan& plan) {
       num_ranks = std::max(num_ranks, rank + 1);
     }
   }
-  const auto size = static_cast<std::size_t>(num_ranks);
-  lowered.ranks.resize(size);
-  lowered.stage_of_rank.assign(size, -1);
-  lowered.replica_of_rank.assign(size, -1);
+  lowered.ranks.resize(static_cast<std::size_t>(num_ranks));
+  lowered.rank_stages.resize(lowered.ranks.size());
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const std::vector<int>& ranks = plan.stages[static_cast<std::size_t>(stage)].ranks;
-    for (std::size_t replica = 0; replica < ranks.size(); ++replica) {
-      const int rank = ranks[replica];
-      if (rank < 0 || lowered.stage_of_rank[static_cast<std::size_t>(rank)] != -1) {
+    for (const int rank : ranks) {
+      if (rank < 0 || std::count(ranks.begin(), ranks.end(), rank) != 1) {
         throw Error(ErrorCode::kInvalidArgument,
-                    fmt::format("plan: expected each rank in one stage, found rank {} again or "
-                                "negative in stage {}; give it another rank",
-                                rank, stage));
+                    fmt::format("plan: expected different ranks of stage {}, from 0 up, found rank "
+                                "{} twice or negative; give it another rank",
+                                stage, rank));
       }
-      lowered.stage_of_rank[static_cast<std::size_t>(rank)] = stage;
-      lowered.replica_of_rank[static_cast<std::size_t>(rank)] = static_cast<int>(replica);
+      lowered.rank_stages[static_cast<std::size_t>(rank)].push_back(stage);
     }
     lowered.stage_ranks.push_back(ranks);
   }
@@ -56,7 +53,7 @@ void check_stages(const Plan& plan) {
 }
 
 // The plan's ranks, by position of the schedule: the k-th position of a stage gets the stage's k-th
-// rank.
+// rank, and must get the same for every stage that it holds.
 std::vector<int> place_positions(const Schedule& schedule, const Plan& plan) {
   if (plan.num_stages() != schedule.num_stages) {
     throw Error(
@@ -65,38 +62,52 @@ std::vector<int> place_positions(const Schedule& schedule, const Plan& plan) {
                     plan.num_stages(), schedule.name, schedule.num_stages));
   }
   const int num_positions = std::max(schedule.num_ranks, 0);
-  if (schedule.period.size() != static_cast<std::size_t>(num_positions)) {
+  if (schedule.period.size() != static_cast<std::size_t>(num_positions) ||
+      schedule.stage_ranks.size() != static_cast<std::size_t>(schedule.num_stages)) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        fmt::format("schedule {}: expected one action list for each of {} positions, found {}",
-                    schedule.name, schedule.num_ranks, schedule.period.size()));
+        fmt::format("schedule {}: expected one action list for each of {} positions and the "
+                    "positions of {} stages, found {} and {}",
+                    schedule.name, schedule.num_ranks, schedule.num_stages, schedule.period.size(),
+                    schedule.stage_ranks.size()));
   }
   std::vector<int> rank_of(static_cast<std::size_t>(num_positions), -1);
-  bool single = schedule.stage_ranks.size() == static_cast<std::size_t>(schedule.num_stages);
-  for (std::size_t stage = 0; single && stage < schedule.stage_ranks.size(); ++stage) {
+  std::map<int, int> position_of;  // the reverse
+  for (std::size_t stage = 0; stage < schedule.stage_ranks.size(); ++stage) {
     const std::vector<int>& positions = schedule.stage_ranks[stage];
     const std::vector<int>& ranks = plan.stages[stage].ranks;
     if (positions.size() != ranks.size()) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("stage {} has {} replicas in the plan and {} in schedule {}; make the "
-                      "schedule for the plan's replicas",
-                      stage, ranks.size(), positions.size(), schedule.name));
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("stage {} has {} ranks in the plan and {} in schedule {}; make the "
+                              "schedule for the plan's replicas",
+                              stage, ranks.size(), positions.size(), schedule.name));
     }
-    for (std::size_t k = 0; single && k < positions.size(); ++k) {
+    for (std::size_t k = 0; k < positions.size(); ++k) {
       const int position = positions[k];
-      single = position >= 0 && position < num_positions &&
-               rank_of[static_cast<std::size_t>(position)] == -1;
-      if (single) {
-        rank_of[static_cast<std::size_t>(position)] = ranks[k];
+      if (position < 0 || position >= num_positions) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("schedule {}: stage {} stands on position {}; expected 0..{}",
+                                schedule.name, stage, position, num_positions - 1));
       }
+      int& rank = rank_of[static_cast<std::size_t>(position)];
+      const auto [taken, is_new] = position_of.try_emplace(ranks[k], position);
+      if ((rank != -1 && rank != ranks[k]) || taken->second != position) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("schedule {} puts the stages of position {} on one rank, and the "
+                                "plan gives stage {} rank {}, where it gave {}; place the stages "
+                                "as the schedule does",
+                                schedule.name, position, stage, ranks[k],
+                                taken->second != position
+                                    ? fmt::format("that rank to position {}", taken->second)
+                                    : fmt::format("another stage rank {}", rank)));
+      }
+      rank = ranks[k];
     }
   }
-  if (!single || std::find(rank_of.begin(), rank_of.end(), -1) != rank_of.end()) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("schedule {} places {} stages on {} positions; offered is one stage a position",
-                    schedule.name, schedule.num_stages, schedule.num_ranks));
+  const auto unused = std::find(rank_of.begin(), rank_of.end(), -1);
+  if (unused != rank_of.end()) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("schedule {}: position {} holds no stage",
+                                                         schedule.name, unused - rank_of.begin()));
   }
   return rank_of;
 }
@@ -144,13 +155,15 @@ Runners find_runners(const Schedule& schedule, const ActionLists& bare, ActionKi
   return runners;
 }
 
-// Microbatches that each update of a stage applies, with a flush all of the step.
+// Microbatches that each update of a stage applies: with a flush all of the step; else the fewest
+// whole steps after which every replica had as many.
 std::vector<int64_t> round_sizes(const Schedule& schedule, const Plan& plan, int64_t all_rounds) {
   std::vector<int64_t> sizes;
+  const int64_t step = schedule.num_microbatches;
   for (const PlanStage& stage : plan.stages) {
-    sizes.push_back(schedule.flush                     ? schedule.num_microbatches
-                    : plan.update == UpdateRule::kStep ? all_rounds
-                                                       : static_cast<int64_t>(stage.ranks.size()));
+    sizes.push_back(schedule.flush                     ? step
+                    : plan.update == UpdateRule::kStep ? std::lcm(step, all_rounds)
+                                                       : std::lcm(step, std::ssize(stage.ranks)));
   }
   return sizes;
 }
@@ -169,11 +182,14 @@ class PositionLowering {
         num_microbatches_(num_microbatches),
         clips_(clips) {}
 
-  ActionList lower(const ActionList& bare, int position, int stage) const {
+  // `stages`: those that the position holds.
+  ActionList lower(const ActionList& bare, int position, const std::vector<int>& stages) const {
     ActionList list;
     list.reserve(bare.size() * 3);
-    std::vector<int64_t> rounds = completing_backwards(bare, stage);
-    int64_t updated = 0;  // rounds
+    std::map<int, Rounds> rounds;
+    for (const int stage : stages) {
+      rounds[stage].to_come = completing_backwards(bare, stage);
+    }
     for (const Action& action : bare) {
       const bool forward = action.kind == ActionKind::kForward;
       const bool gradient =
@@ -191,26 +207,41 @@ class PositionLowering {
       }
       if (!schedule_.flush && completes(action)) {
         // After the send, so that the stage before need not wait for the update.
+        Rounds& own = rounds.at(action.stage);
+        const int64_t size = round_size(action.stage);
         for (int64_t m = action.first; m <= action.last; ++m) {
-          --rounds[static_cast<std::size_t>(m / round_size(stage))];
+          --own.to_come[static_cast<std::size_t>(m / size)];
         }
-        for (; updated < static_cast<int64_t>(rounds.size()) &&
-               rounds[static_cast<std::size_t>(updated)] == 0 &&
-               updated <= action.last / round_size(stage);
-             ++updated) {
-          add_update(list, stage, updated);
+        for (; own.updated < std::ssize(own.to_come) &&
+               own.to_come[static_cast<std::size_t>(own.updated)] == 0 &&
+               own.updated <= action.last / size;
+             ++own.updated) {
+          add_updates(list, {action.stage}, own.updated);
         }
       }
     }
-    // With a flush the step's update; else rounds in which this replica had no minibatch: it joins
-    // the others with nothing.
-    for (; updated < static_cast<int64_t>(rounds.size()); ++updated) {
-      add_update(list, stage, updated);
+    // With a flush the step's update of all stages; else rounds in which this replica had no
+    // minibatch: it joins the others with nothing.
+    if (schedule_.flush) {
+      add_updates(list, stages, 0);
+    } else {
+      for (const int stage : stages) {
+        Rounds& own = rounds.at(stage);
+        for (; own.updated < std::ssize(own.to_come); ++own.updated) {
+          add_updates(list, {stage}, own.updated);
+        }
+      }
     }
     return list;
   }
 
  private:
+  // Of one stage.
+  struct Rounds {
+    std::vector<int64_t> to_come;  // of this position's backwards, in each round
+    int64_t updated = 0;           // rounds
+  };
+
   static bool completes(const Action& action) {
     return action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGradient;
   }
@@ -222,14 +253,16 @@ class PositionLowering {
     const int64_t size = round_size(stage);
     std::vector<int64_t> rounds(static_cast<std::size_t>((num_microbatches_ + size - 1) / size));
     for (const Action& action : bare) {
-      for (int64_t m = action.first; completes(action) && m <= action.last; ++m) {
+      const bool counts = completes(action) && action.stage == stage;
+      for (int64_t m = action.first; counts && m <= action.last; ++m) {
         ++rounds[static_cast<std::size_t>(m / size)];
       }
     }
     return rounds;
   }
 
-  // One message a microbatch and link, whatever the ranges of the two actions at its ends.
+  // One message a microbatch and link, whatever the ranges of the two actions at its ends. What
+  // stays on the position needs none.
   void add_messages(ActionList& list, ActionKind kind, const Action& action, int position) const {
     const bool is_forward = kind == ActionKind::kSendForward || kind == ActionKind::kReceiveForward;
     const bool to_later = kind == ActionKind::kSendForward || kind == ActionKind::kReceiveBackward;
@@ -251,22 +284,32 @@ class PositionLowering {
         if (peer != position) {
           Action message = Action::of(kind, action.stage, m);
           message.peer = peer;
+          message.peer_stage = other;
           list.push_back(message);
         }
       }
     }
   }
 
-  void add_update(ActionList& list, int stage, int64_t round) const {
-    const int64_t first = round * round_size(stage);
-    const int64_t last = std::min(first + round_size(stage), num_microbatches_) - 1;
-    if (schedule_.stage_ranks[static_cast<std::size_t>(stage)].size() > 1) {
-      list.push_back(Action::range(ActionKind::kReduce, stage, first, last));
+  // All reductions before all updates: every rank meets the others in the order of stages, and a
+  // norm needs all gradients.
+  void add_updates(ActionList& list, const std::vector<int>& stages, int64_t round) const {
+    const auto range = [&](ActionKind kind, int stage) {
+      const int64_t first = round * round_size(stage);
+      const int64_t last = std::min(first + round_size(stage), num_microbatches_) - 1;
+      return Action::range(kind, stage, first, last);
+    };
+    for (const int stage : stages) {
+      if (schedule_.stage_ranks[static_cast<std::size_t>(stage)].size() > 1) {
+        list.push_back(range(ActionKind::kReduce, stage));
+      }
     }
     if (clips_) {
-      list.push_back(Action::range(ActionKind::kNorm, stage, first, last));
+      list.push_back(range(ActionKind::kNorm, stages.front()));
     }
-    list.push_back(Action::range(ActionKind::kStep, stage, first, last));
+    for (const int stage : stages) {
+      list.push_back(range(ActionKind::kStep, stage));
+    }
   }
 
   const Schedule& schedule_;
@@ -289,12 +332,12 @@ const PolicyEntry& fitting_policy(const Schedule& schedule, const std::vector<in
                     schedule.name, policy.name));
   }
   const bool together = std::equal(rounds.begin() + 1, rounds.end(), rounds.begin());
-  if (policy.name == "vertical_sync" && !together) {
+  if (policy.updates_together && !together) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("schedule {}: weight policy vertical_sync needs stages that update "
-                            "together, and here they have unequal replicas; set update = \"step\", "
-                            "or choose stash",
-                            schedule.name));
+                fmt::format("schedule {}: weight policy {} needs stages that update together, and "
+                            "here they have unequal replicas; set update = \"step\", or choose "
+                            "stash",
+                            schedule.name, policy.name));
   }
   return policy;
 }
@@ -322,10 +365,12 @@ LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_st
   lowered.links = links;
   int64_t all_rounds = 1;
   for (const PlanStage& stage : plan.stages) {
-    all_rounds = std::lcm(all_rounds, static_cast<int64_t>(stage.ranks.size()));
+    all_rounds = std::lcm(all_rounds, std::ssize(stage.ranks));
   }
-  lowered.round_steps = schedule.flush ? 1 : all_rounds;
   const std::vector<int64_t> rounds = round_sizes(schedule, plan, all_rounds);
+  for (const int64_t round : rounds) {
+    lowered.round_steps = std::lcm(lowered.round_steps, round / schedule.num_microbatches);
+  }
   const PolicyEntry& policy = fitting_policy(schedule, rounds);
 
   const ActionLists bare = unroll(schedule, lowered.num_steps);
@@ -336,15 +381,13 @@ LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_st
                                          ActionKind::kInputGradient, num_microbatches);
   const PositionLowering lowering(schedule, lowered.links, forwards, gradients, rounds,
                                   num_microbatches, clips);
-  for (int stage = 0; stage < schedule.num_stages; ++stage) {
-    for (const int position : schedule.stage_ranks[static_cast<std::size_t>(stage)]) {
-      const auto p = static_cast<std::size_t>(position);
-      ActionList& list = lowered.ranks[static_cast<std::size_t>(rank_of[p])];
-      list = lowering.lower(bare[p], position, stage);
-      for (Action& action : list) {
-        if (action.peer != kNone) {
-          action.peer = rank_of[static_cast<std::size_t>(action.peer)];
-        }
+  for (std::size_t position = 0; position < bare.size(); ++position) {
+    const auto rank = static_cast<std::size_t>(rank_of[position]);
+    ActionList& list = lowered.ranks[rank];
+    list = lowering.lower(bare[position], static_cast<int>(position), lowered.rank_stages[rank]);
+    for (Action& action : list) {
+      if (action.peer != kNone) {
+        action.peer = rank_of[static_cast<std::size_t>(action.peer)];
       }
     }
   }
@@ -392,9 +435,11 @@ LoweredSchedule lower_evaluation(const Plan& plan, int64_t num_microbatches,
       const auto add_messages = [&](ActionKind kind) {
         const bool sends = kind == ActionKind::kSendForward;
         for (const StageLink& link : lowered.links) {
-          if ((sends ? link.from : link.to) == stage) {
+          const int other = sends ? link.to : link.from;
+          if ((sends ? link.from : link.to) == stage && rank_of(other, m) != rank_of(stage, m)) {
             list.push_back(Action::of(kind, stage, m));
-            list.back().peer = rank_of(sends ? link.to : link.from, m);
+            list.back().peer = rank_of(other, m);
+            list.back().peer_stage = other;
           }
         }
       };

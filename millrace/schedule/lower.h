@@ -8,23 +8,24 @@
 namespace millrace {
 
 // Position p of the schedule is run by one of the plan's ranks: the k-th position of a stage by the
-// stage's k-th rank, so the schedule must have been made for the plan's replicas
-// (schedule_config). Which position runs which microbatch is read off the lists; tensors go along
-// `links`, each straight from its maker to its user. With a flush: one step. Without: `num_steps`
-// minibatches; a stage of r replicas updates when its round of r minibatches is through (or, with
-// update = step, all stages after every lcm(r)), replicas that had none in a last short round
-// joining with nothing. Throws kInvalidArgument when plan and schedule disagree on stages or
-// replicas, kUnsupported when a position holds several stages or the policy does not fit.
+// stage's k-th rank, so the schedule must have been made for the plan's shape (schedule_config).
+// Which position runs which microbatch is read off the lists; tensors go along `links`, each
+// straight from its maker to its user, and need no message between stages of one rank. With a
+// flush: one step. Without: `num_steps` minibatches; a stage of r replicas updates when its round
+// of r minibatches is through (or, with update = step, all stages after every lcm(r)), replicas
+// that had none in a last short round joining with nothing. Throws kInvalidArgument when plan and
+// schedule disagree on stages or places, kUnsupported when the policy does not fit.
 //
 // Order: RECV directly before the action that uses it, SEND directly after the one that makes it,
-// one message for each microbatch of a range and each link, ascending. With a flush REDUCE (when
-// there are replicas) and STEP end the list; without, they follow the SEND_B of the round's last
-// backward on the rank. REDUCE and STEP carry the microbatches they apply, over all replicas.
-// Versions are relative: the first read is 0 and the first STEP makes 1.
+// one message for each microbatch of a range and each link, ascending. With a flush the list ends
+// with the REDUCEs of the rank's stages that have replicas and then their STEPs; without, those of
+// one stage follow the SEND_B of the round's last backward on the rank. REDUCE and STEP carry the
+// microbatches they apply, over all replicas. Versions are relative: the first read is 0 and the
+// first STEP makes 1.
 //
-// With `clips` a NORM of the same microbatches stands before every STEP (after its REDUCE), where
-// all ranks learn the norm of the whole gradient. Refused (kUnsupported) without a flush on more
-// than one stage.
+// With `clips` one NORM of the same microbatches stands between a rank's REDUCEs and its STEPs,
+// where all ranks learn the norm of the whole gradient. Refused (kUnsupported) without a flush on
+// more than one stage.
 LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_steps,
                       const std::vector<StageLink>& links, bool clips = false);
 // Stages that form a chain.

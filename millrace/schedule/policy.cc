@@ -87,18 +87,110 @@ void annotate_vertical_sync(ActionLists& lists) {
   }
 }
 
+// Update that applies each microbatch of a stage, from 0: STEPs of a list stand in their order.
+class Updates {
+ public:
+  explicit Updates(const ActionList& list) {
+    for (const Action& action : list) {
+      if (action.kind == ActionKind::kStep) {
+        lasts_[action.stage].push_back(action.last);
+      }
+    }
+  }
+
+  int64_t of(int32_t stage, int64_t microbatch) const {
+    const auto found = lasts_.find(stage);
+    if (found == lasts_.end()) {
+      return 0;
+    }
+    return std::lower_bound(found->second.begin(), found->second.end(), microbatch) -
+           found->second.begin();
+  }
+
+ private:
+  std::map<int32_t, std::vector<int64_t>> lasts_;  // last microbatch of each STEP
+};
+
+void annotate_double_buffer(ActionLists& lists) {
+  for (ActionList& list : lists) {
+    const Updates updates(list);
+    std::map<int32_t, int64_t> newest;
+    for (Action& action : list) {
+      if (is_compute(action.kind)) {
+        action.version = std::max<int64_t>(0, updates.of(action.stage, action.first) - 1);
+      } else if (action.kind == ActionKind::kStep) {
+        action.version = ++newest[action.stage];
+      }
+    }
+  }
+}
+
+// Minibatches behind that a backward's weights are, in unit slots: see policy.h.
+int64_t backward_lag(const ActionLists& lists) {
+  int64_t num_stages = 1;
+  int64_t size = 1;  // microbatches of a minibatch
+  for (const ActionList& list : lists) {
+    for (const Action& action : list) {
+      num_stages = std::max<int64_t>(num_stages, action.stage + 1);
+      if (action.kind == ActionKind::kStep) {
+        size = std::max(size, action.num_microbatches());
+      }
+    }
+  }
+  return (num_stages + size) / (size + 1);
+}
+
+void annotate_vertical_newest(ActionLists& lists) {
+  const int64_t lag = backward_lag(lists);
+  std::unordered_map<int64_t, int64_t> entered_on;  // minibatch -> version at stage 0's first F
+  for (const ActionList& list : lists) {
+    const Updates updates(list);
+    int64_t newest = 0;
+    for (const Action& action : list) {
+      if (action.stage == 0 && action.kind == ActionKind::kStep) {
+        ++newest;
+      } else if (action.stage == 0 && action.kind == ActionKind::kForward) {
+        entered_on.try_emplace(updates.of(0, action.first), newest);
+      }
+    }
+  }
+  for (ActionList& list : lists) {
+    const Updates updates(list);
+    std::map<int32_t, int64_t> newest;
+    for (Action& action : list) {
+      if (action.kind == ActionKind::kStep) {
+        action.version = ++newest[action.stage];
+      } else if (is_compute(action.kind)) {
+        const int64_t minibatch = updates.of(action.stage, action.first);
+        const auto found = entered_on.find(minibatch);
+        action.version = action.kind != ActionKind::kForward
+                             ? std::max<int64_t>(0, minibatch + 1 - lag)
+                         : found == entered_on.end() ? kNone
+                                                     : found->second;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 const std::vector<PolicyEntry>& policies() {
   static const std::vector<PolicyEntry> entries = {
       {"flush", "one version a step: read by all its forwards and backwards, then updated", true,
-       annotate_newest},
-      {"stash", "forward reads the newest version, backward the one its forward read", false,
+       false, annotate_newest},
+      {"stash", "forward reads the newest version, backward the one its forward read", false, false,
        annotate_stash},
       {"vertical_sync", "all stages read the version that stage 0 read for the minibatch", false,
-       annotate_vertical_sync},
-      {"latest", "forward and backward each read the newest version: the error that stash avoids",
-       false, annotate_newest},
+       true, annotate_vertical_sync},
+      {"double_buffer", "forward and backward of update t read version t-1 on every stage", false,
+       true, annotate_double_buffer},
+      {"vertical_newest",
+       "forwards read the version that stage 0 read, a backward the newest that all stages have",
+       false, true, annotate_vertical_newest},
+      {"latest", "forward and backward each read the newest version, whatever the other read",
+       false, false, annotate_newest},
+      {"blend", "a backward reads a mix of the version its forward read and the newest", false,
+       false, annotate_stash},
   };
   return entries;
 }

@@ -14,12 +14,23 @@ namespace millrace {
 //         Source: PipeDream, SOSP'19, section 3.3.
 // vertical_sync: F and B of a minibatch read, on every stage, the version that stage 0 read for it;
 //         STEP makes newest + 1. Needs stages that update together. Same source and section.
-// latest: F and B both read the newest: what stashing exists to avoid (used by `verify --break
-// stash`).
+// double_buffer: F and B of update t (from 0) read version max(0, t-1) on every stage. Source:
+//         PipeDream-2BW, ICML'21, section 3.1.
+// vertical_newest: all F of a minibatch read, on every stage, the version that stage 0 read at its
+//         first F; its B, the b-th (from 1), reads version max(0, b-v) on every stage, with v =
+//         ceil(W/(N+1)) of W stages and N microbatches: the newest that all stages have made when
+//         the last stage starts it. Source: TiMePReSt (FGCS 178, 2026); v counted by replay.
+// latest: F and B both read the newest. Source: V-TiMePReSt (arXiv 2509.23241); also what stashing
+//         exists to avoid (`verify --break stash`).
+// blend:  F reads the newest; B a mix of the version its forward read and the newest:
+//         S x stale + (1 - S) x newest, S = exp(-lambda x (newest - stale)). The annotation names
+//         the stale version; LoweredSchedule::blend_lambda is lambda. Source: I-TiMePReSt, same
+//         paper; the exponential is our reconstruction.
 struct PolicyEntry {
   std::string name;
   std::string text;
   bool needs_flush;
+  bool updates_together;  // all stages must update after the same minibatches
   // Annotates the lists of all ranks, which already hold their STEPs, in place.
   void (*annotate)(ActionLists&);
 };

@@ -91,7 +91,7 @@ void check_parts(const Schedule& schedule) {
   }
 }
 
-// Minibatches that show the prologue, two periods and the epilogue.
+// Steps that show the prologue, two periods and the epilogue.
 int64_t representative_steps(const Schedule& schedule) {
   int64_t last = 0;
   for (const ActionLists* part : {&schedule.prologue, &schedule.period, &schedule.epilogue}) {
@@ -106,7 +106,8 @@ int64_t representative_steps(const Schedule& schedule) {
     refuse(schedule, fmt::format("expected microbatches below {} in its parts, found {}", kMost,
                                  std::max(last, schedule.period_microbatches - 1)));
   }
-  return last + 1 + 2 * schedule.period_microbatches;
+  const int64_t shown = last + 1 + 2 * schedule.period_microbatches;
+  return (shown + schedule.num_microbatches - 1) / schedule.num_microbatches;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Checks of what lowering made: messages at stage borders, updates, weight versions, reductions.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -41,23 +42,25 @@ bool check_tables(Check& check, const LoweredSchedule& lowered) {
     return refuse(fmt::format("expected the ranks of {} stages, found those of {}",
                               lowered.num_stages, lowered.stage_ranks.size()));
   }
-  if (lowered.stage_of_rank.size() != lowered.ranks.size() ||
-      lowered.replica_of_rank.size() != lowered.ranks.size()) {
-    return refuse(fmt::format("expected stage and replica of {} ranks, found {} and {}",
-                              lowered.ranks.size(), lowered.stage_of_rank.size(),
-                              lowered.replica_of_rank.size()));
+  if (lowered.rank_stages.size() != lowered.ranks.size()) {
+    return refuse(fmt::format("expected the stages of {} ranks, found those of {}",
+                              lowered.ranks.size(), lowered.rank_stages.size()));
   }
+  std::vector<std::vector<int>> rank_stages(lowered.ranks.size());
   for (std::size_t stage = 0; stage < lowered.stage_ranks.size(); ++stage) {
-    const std::vector<int>& ranks = lowered.stage_ranks[stage];
-    for (std::size_t replica = 0; replica < ranks.size(); ++replica) {
-      const auto rank = static_cast<std::size_t>(ranks[replica]);
-      if (ranks[replica] < 0 || rank >= lowered.ranks.size() ||
-          lowered.stage_of_rank[rank] != static_cast<int>(stage) ||
-          lowered.replica_of_rank[rank] != static_cast<int>(replica)) {
-        return refuse(
-            fmt::format("rank {} is replica {} of stage {} in one table and not in the others",
-                        ranks[replica], replica, stage));
+    for (const int rank : lowered.stage_ranks[stage]) {
+      if (rank < 0 || static_cast<std::size_t>(rank) >= lowered.ranks.size()) {
+        return refuse(fmt::format("stage {} is held by rank {}; expected a rank in 0..{}", stage,
+                                  rank, static_cast<int64_t>(lowered.ranks.size()) - 1));
       }
+      rank_stages[static_cast<std::size_t>(rank)].push_back(static_cast<int>(stage));
+    }
+  }
+  for (std::size_t rank = 0; rank < rank_stages.size(); ++rank) {
+    if (rank_stages[rank] != lowered.rank_stages[rank]) {
+      return refuse(fmt::format("rank {} holds stages [{}] in one table and [{}] in the other",
+                                rank, fmt::join(rank_stages[rank], ", "),
+                                fmt::join(lowered.rank_stages[rank], ", ")));
     }
   }
   for (const StageLink& link : lowered.links) {
@@ -114,8 +117,8 @@ class Borders {
         static_cast<std::size_t>(action.peer) >= check_.lists.size()) {
       return Place();
     }
-    const auto found = messages_.find({action.peer, partner_kind(action.kind),
-                                       stage_of(action.peer), action.first, action.stage});
+    const auto found = messages_.find(
+        {action.peer, partner_kind(action.kind), action.peer_stage, action.first, action.stage});
     const bool mutual =
         found != messages_.end() && check_.at(found->second.place).peer == place.rank;
     return mutual ? found->second.place : Place();
@@ -128,9 +131,6 @@ class Borders {
     Place place;
     bool used = false;
   };
-
-  // Of a rank in range.
-  int stage_of(int rank) const { return lowered_.stage_of_rank[static_cast<std::size_t>(rank)]; }
 
   static ActionKind partner_kind(ActionKind kind) {
     switch (kind) {
@@ -161,12 +161,22 @@ class Borders {
                                     static_cast<int64_t>(check_.lists.size()) - 1, action.peer));
       return;
     }
+    if (action.peer_stage < 0 || action.peer_stage >= check_.num_stages) {
+      check_.add(place, fmt::format("expected a message between stages 0..{}, found one with {}",
+                                    check_.num_stages - 1, action.peer_stage));
+      return;
+    }
     if (action.first != action.last || action.version != kNone) {
       check_.add(place, "a message is of one microbatch and has no weight version");
       return;
     }
+    if (lowered_.replica_of(action.peer, action.peer_stage) < 0) {
+      check_.add(place,
+                 fmt::format("rank {} does not hold stage {}", action.peer, action.peer_stage));
+      return;
+    }
     const auto [entry, added] = messages_.try_emplace(
-        {place.rank, action.kind, action.stage, action.first, stage_of(action.peer)}, Entry{place});
+        {place.rank, action.kind, action.stage, action.first, action.peer_stage}, Entry{place});
     if (!added) {
       check_.add(place, fmt::format("already stands as action {}; expected it once",
                                     entry->second.place.index));
@@ -216,23 +226,24 @@ class Borders {
   std::map<Key, Entry> messages_;
 };
 
-// REDUCEs of one rank, in order.
-using Reduces = std::vector<std::vector<Place>>;
+// REDUCEs of one stage on one rank, in order.
+using Reduces = std::map<std::pair<int, int>, std::vector<Place>>;  // by rank and stage
 
 // STEPs follow all backwards they apply and apply each once; REDUCEs come before them when there
 // are replicas.
 class Updates {
  public:
   Updates(Check& check, const Places& places, bool flush)
-      : check_(check), places_(places), flush_(flush), reduces_(check.lists.size()) {}
+      : check_(check), places_(places), flush_(flush) {}
 
   void check() {
     for (std::size_t rank = 0; rank < check_.lists.size(); ++rank) {
       check_rank(rank);
     }
-    for (const std::vector<int>& replicas : check_.holders) {
+    for (int stage = 0; stage < check_.num_stages; ++stage) {
+      const std::vector<int>& replicas = check_.holders[static_cast<std::size_t>(stage)];
       for (const int rank : replicas) {
-        compare_reduces(replicas.front(), rank);
+        compare_reduces(stage, replicas.front(), rank);
       }
     }
   }
@@ -240,15 +251,20 @@ class Updates {
   const Reduces& reduces() const { return reduces_; }
 
  private:
+  // What has been seen of one stage on the rank at hand.
+  struct StageState {
+    std::map<int64_t, Place> applied;  // microbatch -> its STEP
+    std::optional<Place> unused_reduce;
+    int num_steps = 0;
+  };
+
   std::size_t num_replicas(int stage) const {
     return check_.holders[static_cast<std::size_t>(stage)].size();
   }
 
   void check_rank(std::size_t rank) {
     const ActionList& list = check_.lists[rank];
-    std::map<int64_t, Place> applied;  // microbatch -> its STEP
-    std::optional<Place> unused_reduce;
-    int num_steps = 0;
+    std::map<int, StageState> stages;
     for (std::size_t i = 0; i < list.size(); ++i) {
       const Action& action = list[i];
       const Place place = place_of(rank, i);
@@ -262,32 +278,35 @@ class Updates {
         continue;
       }
       check_order(place);
+      StageState& stage = stages[action.stage];
       if (!is_step) {
         add_reduce(place);
-        if (unused_reduce) {
-          check_.add(*unused_reduce, "no STEP applies what it reduces");
+        if (stage.unused_reduce) {
+          check_.add(*stage.unused_reduce, "no STEP applies what it reduces");
         }
-        unused_reduce = place;
+        stage.unused_reduce = place;
         continue;
       }
-      ++num_steps;
-      if (flush_ && num_steps > 1) {
+      ++stage.num_steps;
+      if (flush_ && stage.num_steps > 1) {
         check_.add(place, "expected one STEP in a step with a flush, this is another");
       }
-      check_reduced(place, unused_reduce);
-      unused_reduce.reset();
+      check_reduced(place, stage.unused_reduce);
+      stage.unused_reduce.reset();
       for (int64_t m = action.first; m <= action.last; ++m) {
-        const auto [entry, added] = applied.try_emplace(m, place);
+        const auto [entry, added] = stage.applied.try_emplace(m, place);
         if (!added) {
           check_.add(place, fmt::format("microbatch {} was applied by action {} already", m,
                                         entry->second.index));
         }
       }
     }
-    if (unused_reduce) {
-      check_.add(*unused_reduce, "no STEP applies what it reduces");
+    for (const auto& [index, stage] : stages) {
+      if (stage.unused_reduce) {
+        check_.add(*stage.unused_reduce, "no STEP applies what it reduces");
+      }
     }
-    report_unapplied(rank, applied);
+    report_unapplied(rank, stages);
   }
 
   // Every backward of the range stands before its REDUCE or STEP.
@@ -307,7 +326,7 @@ class Updates {
     if (num_replicas(check_.at(place).stage) == 1) {
       check_.add(place, "its stage has one replica; there is nothing to reduce");
     }
-    reduces_[static_cast<std::size_t>(place.rank)].push_back(place);
+    reduces_[{place.rank, check_.at(place).stage}].push_back(place);
   }
 
   void check_reduced(Place step, const std::optional<Place>& reduce) {
@@ -321,7 +340,7 @@ class Updates {
     }
   }
 
-  void report_unapplied(std::size_t rank, const std::map<int64_t, Place>& applied) {
+  void report_unapplied(std::size_t rank, std::map<int, StageState>& stages) {
     if (check_.forward_only) {
       return;
     }
@@ -333,7 +352,7 @@ class Updates {
         continue;
       }
       for (int64_t m = list[i].first; m <= list[i].last; ++m) {
-        if (!applied.contains(m)) {
+        if (!stages[list[i].stage].applied.contains(m)) {
           check_.add(place_of(rank, i),
                      fmt::format("no STEP applies the gradient of microbatch {}", m));
         }
@@ -341,9 +360,9 @@ class Updates {
     }
   }
 
-  void compare_reduces(int first, int rank) {
-    const std::vector<Place>& expected = reduces_[static_cast<std::size_t>(first)];
-    const std::vector<Place>& found = reduces_[static_cast<std::size_t>(rank)];
+  void compare_reduces(int stage, int first, int rank) {
+    const std::vector<Place>& expected = reduces_[{first, stage}];
+    const std::vector<Place>& found = reduces_[{rank, stage}];
     for (std::size_t i = 0; i < std::min(expected.size(), found.size()); ++i) {
       if (!(check_.at(expected[i]) == check_.at(found[i]))) {
         check_.add(found[i], fmt::format("replica rank {} reduces {} at this point", first,
@@ -387,22 +406,22 @@ void check_versions(Check& check, const std::string& policy_name) {
   }
   for (std::size_t rank = 0; rank < check.lists.size(); ++rank) {
     const ActionList& expected = all_expected[rank];
-    int64_t made = 0;
+    std::map<int, int64_t> newest;  // of each stage
     for (std::size_t i = 0; i < expected.size(); ++i) {
       const Action& action = check.lists[rank][i];
       const bool is_step = action.kind == ActionKind::kStep;
-      if ((!is_step && !is_compute(action.kind)) || action.version == expected[i].version) {
-        made += is_step ? 1 : 0;
+      if (!is_step && !is_compute(action.kind)) {
         continue;
       }
+      int64_t& made = newest[action.stage];
       const char* verb = is_step ? "makes" : "reads";
-      if (policy == nullptr) {
+      if (policy == nullptr && action.version != kNone) {
         check.add(place_of(rank, i), "a weight version in a forward-only program");
       } else if (!is_step && action.version > made) {
         check.add(place_of(rank, i),
                   fmt::format("{} version {} when {} is the newest made; expected {}", verb,
                               action.version, made, expected[i].version));
-      } else {
+      } else if (action.version != expected[i].version) {
         check.add(place_of(rank, i),
                   fmt::format("{} version {}; policy {} says {}", verb, action.version,
                               policy->name, expected[i].version));
@@ -433,12 +452,17 @@ internal::Requirements lowered_requirements(const Check& check, const Borders& b
         action.stage >= check.num_stages) {
       return;
     }
-    const std::vector<Place>& own = reduces[static_cast<std::size_t>(place.rank)];
+    const auto of = [&](int rank) -> const std::vector<Place>& {
+      static const std::vector<Place> none;
+      const auto known = reduces.find({rank, action.stage});
+      return known == reduces.end() ? none : known->second;
+    };
+    const std::vector<Place>& own = of(place.rank);
     const auto found = std::find_if(own.begin(), own.end(),
                                     [place](Place reduce) { return reduce.index == place.index; });
     const auto number = static_cast<std::size_t>(found - own.begin());
     for (const int rank : check.holders[static_cast<std::size_t>(action.stage)]) {
-      const std::vector<Place>& others = reduces[static_cast<std::size_t>(rank)];
+      const std::vector<Place>& others = of(rank);
       if (number < others.size() && rank != place.rank && others[number].index > 0) {
         required.push_back({others[number].rank, others[number].index - 1});
       }

@@ -61,9 +61,8 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
   return costs;
 }
 
-double samples_per_part(const Plan& plan, bool flush, int64_t batch) {
-  const double parts = flush ? static_cast<double>(plan.microbatches) * plan.max_replicas() : 1.0;
-  return static_cast<double>(batch) / parts;
+double samples_per_part(const Schedule& schedule, int64_t batch) {
+  return static_cast<double>(batch) / static_cast<double>(schedule.num_microbatches);
 }
 
 std::vector<int64_t> link_bytes(const Plan& plan, const Profile& profile,

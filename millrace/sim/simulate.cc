@@ -149,11 +149,11 @@ Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster
   const std::vector<StageLink> links = stage_links(plan, profile.edges);
   int64_t num_steps = 1;
   if (!schedule.flush) {
-    const int64_t round = schedule.period_microbatches;
+    const int64_t round = schedule.period_microbatches / schedule.num_microbatches;
     num_steps = steady_steps(plan.num_used_ranks(), round);
   }
   const LoweredSchedule lowered = lower(schedule, plan, num_steps, links, clips);
-  const double samples = samples_per_part(plan, schedule.flush, batch);
+  const double samples = samples_per_part(schedule, batch);
   SimulationInput input{.lowered = lowered,
                         .costs = stage_costs(plan, profile, samples),
                         .cluster = cluster,

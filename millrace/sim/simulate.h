@@ -37,9 +37,9 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
 std::vector<int64_t> link_bytes(const Plan& plan, const Profile& profile,
                                 const std::vector<StageLink>& links, double samples_per_part);
 
-// Samples that a replica computes at a time: of batch / (microbatches x largest number of replicas)
-// with a flush, where a minibatch is dealt out in parts, and of a whole minibatch without.
-double samples_per_part(const Plan& plan, bool flush, int64_t batch);
+// Samples that a replica computes at a time: a step's batch dealt out over the schedule's
+// microbatches of a step.
+double samples_per_part(const Schedule& schedule, int64_t batch);
 
 // f and b slots: F lasts f, B lasts b, its halves b/2 each; messages, updates and reductions cost
 // nothing.

@@ -184,7 +184,8 @@ TEST(BuiltinSchedules, WithoutFlushNobodyWaitsBetweenFirstBackwardAndLastForward
     const ActionLists lists = unroll(schedule, 5 * ranks);
     for (const auto& [f, b] : kSlots) {
       const std::vector<std::vector<Timed>> times = run_in_slots(lists, f, b);
-      const SlotFormula formula = find_schedule("pipedream").builtin->formula({ranks, 1}, f, b).value();
+      const SlotFormula formula =
+          find_schedule("pipedream").builtin->formula({ranks, 1}, f, b).value();
       EXPECT_EQ(formula.idle_slots, 0);
       for (std::size_t rank = 0; rank < lists.size(); ++rank) {
         const auto is = [](ActionKind kind) {

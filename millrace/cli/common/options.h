@@ -33,6 +33,7 @@ struct ScheduleSource {
   std::string plan;                 // positional, may be empty
   std::string name;                 // --name
   int ranks = 0;                    // --ranks
+  int chunks = 0;                   // --chunks; 0: the schedule's own
   std::optional<int> microbatches;  // --microbatches: with a flush, of a step; without, minibatches
   std::string policy;               // --policy
   std::string file;                 // --file: a schedule as JSON

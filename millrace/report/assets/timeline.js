@@ -172,9 +172,9 @@ function millraceTimeline(box, timeline, paints) {
     pen.textBaseline = "middle";
     pen.textAlign = "left";
     if (lane.first) {
-      const {rank, stage} = lane.worker;
+      const {rank, stages} = lane.worker;
       pen.fillStyle = color("--text");
-      pen.fillText(width < 560 ? `rank ${rank}` : stage < 0 ? `rank ${rank}, idle` : `rank ${rank}, stage ${stage}`,
+      pen.fillText(width < 560 ? `rank ${rank}` : `rank ${rank}, ${stages}`,
                    0, top + inner / 2 + 1);
     }
     if (sides.length > 1) {

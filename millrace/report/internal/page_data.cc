@@ -152,7 +152,7 @@ Stretch choose_stretch(const Trace& trace, const TimeWindow& window, std::size_t
 struct DrawnTrace {
   std::string about = "null";
   std::map<int, std::string> events;  // by rank: [[text, paint, start, duration, wait, bytes], ...]
-  std::map<int, int> stages;          // by rank
+  std::map<int, std::string> stages;  // by rank, in words
 };
 
 DrawnTrace draw(const Trace& trace, int64_t num_steps, std::size_t max_events) {
@@ -162,7 +162,7 @@ DrawnTrace draw(const Trace& trace, int64_t num_steps, std::size_t max_events) {
   std::size_t kept = 0;
   for (const RankTrace& rank : trace.ranks) {
     std::string& text = drawn.events[rank.rank];
-    drawn.stages[rank.rank] = rank.stage;
+    drawn.stages[rank.rank] = describe_stages(rank.stages);
     for (const TraceEvent& event : rank.events) {
       if (!stretch.holds(event)) {
         continue;
@@ -198,7 +198,7 @@ std::string timeline_json(const RunReport& report, std::size_t max_events) {
   };
   const DrawnTrace predicted = drawn(report.predicted);
   const DrawnTrace measured = drawn(report.measured);
-  std::map<int, int> stages = predicted.stages;
+  std::map<int, std::string> stages = predicted.stages;
   for (const auto& [rank, stage] : measured.stages) {
     stages[rank] = stage;
   }
@@ -207,8 +207,9 @@ std::string timeline_json(const RunReport& report, std::size_t max_events) {
     return found == trace.events.end() ? std::string("null") : found->second;
   };
   const std::string workers = json_list(stages, [&](const auto& entry) {
-    return fmt::format(R"({{"rank":{},"stage":{},"predicted":{},"measured":{}}})", entry.first,
-                       entry.second, lane(predicted, entry.first), lane(measured, entry.first));
+    return fmt::format(R"({{"rank":{},"stages":{},"predicted":{},"measured":{}}})", entry.first,
+                       json_string(entry.second), lane(predicted, entry.first),
+                       lane(measured, entry.first));
   });
   return fmt::format("{{\"predicted\":{},\"measured\":{},\n\"workers\":{}}}", predicted.about,
                      measured.about, workers);

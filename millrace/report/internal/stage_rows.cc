@@ -1,51 +1,68 @@
 #include "millrace/report/internal/stage_rows.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <map>
+#include <utility>
 
 #include "millrace/base/text.h"
 
 namespace millrace::internal {
 namespace {
 
-// Grows `rows` to reach `stage`, so that stages unknown to the plan have a row too.
-StageRow& row_of(std::vector<StageRow>& rows, int stage) {
-  while (static_cast<int>(rows.size()) <= stage) {
-    StageRow row;
-    row.stage = static_cast<int>(rows.size());
-    rows.push_back(row);
-  }
-  return rows[static_cast<std::size_t>(stage)];
+using Rows = std::map<std::vector<int>, StageRow>;
+
+// Stages unknown to the plan get a row, too.
+StageRow& row_of(Rows& rows, const std::vector<int>& stages) {
+  StageRow& row = rows[stages];
+  row.stages = stages;
+  return row;
 }
 
-void add_times(std::vector<StageRow>& rows, const Trace* trace,
-               std::optional<StageTimes> StageRow::*side) {
+void add_times(Rows& rows, const Trace* trace, std::optional<StageTimes> StageRow::*side) {
   if (trace == nullptr) {
     return;
   }
   for (const StageTimes& times : stage_times(*trace)) {
-    if (times.stage >= 0) {
-      row_of(rows, times.stage).*side = times;
-    }
+    row_of(rows, times.stages).*side = times;
   }
 }
 
 }  // namespace
 
 std::vector<StageRow> stage_rows(const Plan& plan, const Trace* predicted, const Trace* measured) {
-  std::vector<StageRow> rows;
+  std::map<int, std::vector<int>> held;  // by rank
   for (int s = 0; s < plan.num_stages(); ++s) {
-    const PlanStage& stage = plan.stages[static_cast<std::size_t>(s)];
-    StageRow& row = row_of(rows, s);
-    row.layers = stage.layers;
-    row.ranks = stage.ranks;
+    for (const int rank : plan.stages[static_cast<std::size_t>(s)].ranks) {
+      held[rank].push_back(s);
+    }
+  }
+  Rows rows;
+  for (const auto& [rank, stages] : held) {
+    StageRow& row = row_of(rows, stages);
+    row.ranks.push_back(rank);
+    if (row.ranks.size() == 1) {
+      for (const int s : stages) {
+        const PlanStage& stage = plan.stages[static_cast<std::size_t>(s)];
+        row.layers.insert(row.layers.end(), stage.layers.begin(), stage.layers.end());
+      }
+    }
   }
   add_times(rows, predicted, &StageRow::predicted);
   add_times(rows, measured, &StageRow::measured);
-  return rows;
+  std::vector<StageRow> sorted;
+  for (auto& [stages, row] : rows) {
+    sorted.push_back(std::move(row));
+  }
+  return sorted;
+}
+
+std::string stage_numbers(const std::vector<int>& stages) {
+  return fmt::format("{}", fmt::join(stages, ", "));
 }
 
 double busy_s(const StageTimes& times) {
@@ -118,7 +135,7 @@ std::string rank_ranges(const std::vector<int>& ranks, std::size_t max_length) {
 std::vector<int> idle_ranks(const Plan& plan) {
   std::vector<int> idle;
   for (int rank = 0; rank < plan.workers && plan.num_stages() > 0; ++rank) {
-    if (plan.stage_of_rank(rank) < 0) {
+    if (plan.stages_of_rank(rank).empty()) {
       idle.push_back(rank);
     }
   }

@@ -12,17 +12,20 @@
 
 namespace millrace::internal {
 
+// Of ranks that hold the same stages.
 struct StageRow {
-  int stage = 0;
+  std::vector<int> stages;
   std::vector<std::string> layers;
   std::vector<int> ranks;
   std::optional<StageTimes> predicted;
   std::optional<StageTimes> measured;
 };
 
-// One row for each stage that the plan or a trace knows. A null trace, or one without ranks, leaves
-// its side empty.
+// One row for each set of stages that ranks of the plan or a trace hold, in the order of stages. A
+// null trace, or one without ranks, leaves its side empty.
 std::vector<StageRow> stage_rows(const Plan& plan, const Trace* predicted, const Trace* measured);
+
+std::string stage_numbers(const std::vector<int>& stages);  // "0, 2"
 
 // What a stage does itself: all but the wait.
 double busy_s(const StageTimes& times);

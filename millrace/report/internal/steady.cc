@@ -10,7 +10,7 @@ namespace {
 const RankTrace* reference_rank(const Trace& trace) {
   const RankTrace* best = nullptr;
   for (const RankTrace& rank : trace.ranks) {
-    if (!rank.events.empty() && (best == nullptr || rank.stage < best->stage)) {
+    if (!rank.events.empty() && (best == nullptr || rank.stages < best->stages)) {
       best = &rank;
     }
   }

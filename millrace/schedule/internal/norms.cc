@@ -37,30 +37,35 @@ void Norms::check() {
 
 void Norms::check_rank(int rank) {
   const ActionList& list = check_.lists[static_cast<std::size_t>(rank)];
-  std::optional<Place> unused;
+  std::optional<Place> last;
+  bool used = true;
+  const auto leave = [&] {
+    if (!used) {
+      check_.add(*last, "no STEP uses the norm");
+    }
+  };
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Place place{rank, static_cast<uint32_t>(i)};
-    const bool of_unused = unused && check_.at(*unused).first == list[i].first &&
-                           check_.at(*unused).last == list[i].last;
+    const bool of_last =
+        last && check_.at(*last).first == list[i].first && check_.at(*last).last == list[i].last;
     if (list[i].kind == ActionKind::kNorm) {
-      if (check_bounds(check_, place) && unused) {
-        check_.add(*unused, "no STEP uses the norm");
+      if (check_bounds(check_, place)) {
+        leave();
       }
-      unused = place;
-    } else if (list[i].kind == ActionKind::kReduce && of_unused) {
-      check_.add(*unused, fmt::format("takes the norm before {}, which is action {}",
-                                      to_string(list[i]), i));
+      last = place;
+      used = false;
+    } else if (list[i].kind == ActionKind::kReduce && of_last) {
+      check_.add(*last, fmt::format("takes the norm before {}, which is action {}",
+                                    to_string(list[i]), i));
     } else if (list[i].kind == ActionKind::kStep) {
-      if (!of_unused) {
+      if (!of_last) {
         check_.add(place,
                    "expected a NORM of the same microbatches before it, as other updates have");
       }
-      unused.reset();
+      used = true;
     }
   }
-  if (unused) {
-    check_.add(*unused, "no STEP uses the norm");
-  }
+  leave();
 }
 
 void Norms::compare(int first, int rank) {

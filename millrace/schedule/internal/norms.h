@@ -13,7 +13,8 @@ class Norms {
   explicit Norms(Check& check);
 
   // Where one rank has a NORM, every STEP of every rank has one before it, of the same microbatches
-  // and after their REDUCE; all ranks have the same ones in the same order.
+  // and after their REDUCE (STEPs of several stages share theirs); all ranks have the same ones in
+  // the same order.
   void check();
 
   // What a NORM waits for: all other ranks that have one, at the action before theirs.

@@ -27,10 +27,6 @@ double bytes_of(const Range& range, const StageCost& cost) {
                         (static_cast<double>(range.size()) / static_cast<double>(all));
 }
 
-bool is_forward_message(ActionKind kind) {
-  return kind == ActionKind::kSendForward || kind == ActionKind::kReceiveForward;
-}
-
 double duration_s(const StageCost& cost, const Action& action) {
   const auto parts = static_cast<double>(action.num_microbatches());
   switch (action.kind) {
@@ -84,8 +80,9 @@ void check_input(const SimulationInput& input) {
       const bool message = is_send(action.kind) || is_receive(action.kind);
       const bool numbered = action.first != kNone || !(is_compute(action.kind) || message);
       const bool peer_known =
-          !message || (action.peer >= 0 && action.peer < num_ranks &&
-                       lowered.stage_of_rank.at(static_cast<std::size_t>(action.peer)) >= 0);
+          !message || (action.peer >= 0 && action.peer < num_ranks && action.peer_stage >= 0 &&
+                       action.peer_stage < lowered.num_stages &&
+                       lowered.replica_of(action.peer, action.peer_stage) >= 0);
       if (action.stage < 0 || action.stage >= lowered.num_stages || !numbered || !peer_known) {
         throw refuse(fmt::format("action {} of rank {} is not one of {} stages on {} ranks\n{}",
                                  to_string(action), rank, lowered.num_stages, num_ranks,
@@ -102,7 +99,7 @@ std::vector<RankRun> unroll_lowered(const LoweredSchedule& lowered, int64_t num_
   for (std::size_t rank = 0; rank < runs.size(); ++rank) {
     const ActionList& list = lowered.ranks[rank];
     runs[rank].trace.rank = static_cast<int>(rank);
-    runs[rank].trace.stage = lowered.stage_of_rank.at(rank);
+    runs[rank].trace.stages = lowered.rank_stages.at(rank);
     const int64_t repeats = lowered.flush ? num_steps : 1;
     for (int64_t repeat = 0; repeat < repeats; ++repeat) {
       int64_t step = repeat;
@@ -135,13 +132,13 @@ Engine::Engine(const SimulationInput& input) : input_(input) {
   collectives_.resize(lowered.num_stages);
   const RuleEntry& rule = find_rule(input.rule);
   for (std::size_t rank = 0; rank < runs_.size(); ++rank) {
-    const int stage = lowered.stage_of_rank[rank];
     if (!runs_[rank].actions.empty()) {
       used_ranks_.push_back(static_cast<int>(rank));
     }
-    if (stage >= 0) {
-      states_[rank].rule = rule.make({static_cast<int>(lowered.stage_ranks.at(stage).size()),
-                                      lowered.replica_of_rank.at(rank)});
+    for (const int stage : lowered.rank_stages[rank]) {
+      states_[rank].exchanges[stage].rule =
+          rule.make({static_cast<int>(lowered.stage_ranks.at(stage).size()),
+                     lowered.replica_of(static_cast<int>(rank), stage)});
     }
   }
 }
@@ -201,7 +198,7 @@ void Engine::send(int rank) {
   const double start_s = states_[rank].clock_s;
   const double end_s = start_s + input_.cluster.action_overhead_s;
   Message message;
-  message.bytes = message_bytes(action, rank);
+  message.bytes = message_bytes(action);
   message.sent_by = states_[rank].next;
   message.arrival_s = end_s;
   if (action.peer != rank) {
@@ -212,7 +209,7 @@ void Engine::send(int rank) {
     free_s = std::max(free_s, end_s) + on_wire_s;
     message.arrival_s = free_s + input_.cluster.latency_between(rank, action.peer);
   }
-  const Key key{rank, action.peer, is_forward_message(action.kind), action.first, action.last};
+  const Key key{rank, action.peer, action.stage, action.peer_stage, action.first, action.last};
   if (!messages_.emplace(key, message).second) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("schedule {}: the message is sent again before it was received\n{}",
@@ -227,11 +224,10 @@ void Engine::send(int rank) {
 }
 
 // Both ends of a message see one link, whichever way it goes.
-int64_t Engine::message_bytes(const Action& action, int rank) const {
+int64_t Engine::message_bytes(const Action& action) const {
   const LoweredSchedule& lowered = input_.lowered;
-  const int own = lowered.stage_of_rank[rank];
-  const int other = lowered.stage_of_rank[action.peer];
-  const StageLink link{std::min(own, other), std::max(own, other)};
+  const StageLink link{std::min(action.stage, action.peer_stage),
+                       std::max(action.stage, action.peer_stage)};
   int64_t bytes = input_.costs[link.from].output_bytes;
   if (!input_.link_bytes.empty()) {
     const auto found = std::lower_bound(lowered.links.begin(), lowered.links.end(), link);
@@ -244,7 +240,7 @@ int64_t Engine::message_bytes(const Action& action, int rank) const {
 
 bool Engine::receive(int rank) {
   const Action& action = next_action(rank).action;
-  const Key key{action.peer, rank, is_forward_message(action.kind), action.first, action.last};
+  const Key key{action.peer, rank, action.peer_stage, action.stage, action.first, action.last};
   const auto found = messages_.find(key);
   if (found == messages_.end()) {
     return false;
@@ -264,19 +260,20 @@ bool Engine::reduce(int rank) {
   const int stage = next_action(rank).action.stage;
   const StageCost& cost = input_.costs[stage];
   RankState& state = states_[rank];
-  const auto take = [&state](const RuleActions& actions) {
-    state.reduction->todo.insert(state.reduction->todo.end(), actions.begin(), actions.end());
+  StageExchange& exchange = state.exchanges[stage];
+  const auto take = [&exchange](const RuleActions& actions) {
+    exchange.reduction->todo.insert(exchange.reduction->todo.end(), actions.begin(), actions.end());
   };
-  if (!state.reduction) {
-    state.reduction = Reduction{};
-    state.reduction->start_s = state.clock_s;
-    take(state.rule->on(GradientsReady{{0, num_elements(cost)}, true}));
+  if (!exchange.reduction) {
+    exchange.reduction = Reduction{};
+    exchange.reduction->start_s = state.clock_s;
+    take(exchange.rule->on(GradientsReady{{0, num_elements(cost)}, true}));
   }
   const std::vector<int>& group = input_.lowered.stage_ranks[stage];
-  while (state.reduction->waiting || !state.reduction->todo.empty()) {
-    Reduction& now = *state.reduction;
+  while (exchange.reduction->waiting || !exchange.reduction->todo.empty()) {
+    Reduction& now = *exchange.reduction;
     if (now.waiting) {
-      const Collective& collective = collectives_[stage][state.num_asked - 1];
+      const Collective& collective = collectives_[stage][exchange.num_asked - 1];
       if (collective.num_asked < static_cast<int>(group.size())) {
         return false;
       }
@@ -286,7 +283,7 @@ bool Engine::reduce(int rank) {
       state.clock_s = collective.start_s + input_.cluster.all_reduce_s(group, bytes);
       const AllReduced done{now.waiting->range, now.waiting->last};
       now.waiting.reset();
-      take(state.rule->on(done));
+      take(exchange.rule->on(done));
       continue;
     }
     const RuleAction action = now.todo.front();
@@ -294,13 +291,13 @@ bool Engine::reduce(int rank) {
     if (const auto* sum = std::get_if<AllReduceSum>(&action)) {
       ask(rank, *sum);
     } else if (std::holds_alternative<ApplyUpdate>(action)) {
-      state.update_due = true;
+      exchange.update_due = true;
     } else {
-      state.released = true;
+      exchange.released = true;
     }
   }
-  state.exchanged = true;
-  const Reduction done = *std::exchange(state.reduction, std::nullopt);
+  exchange.exchanged = true;
+  const Reduction done = *std::exchange(exchange.reduction, std::nullopt);
   finish(rank, done.start_s, state.clock_s + input_.cluster.action_overhead_s, done.wait_s,
          done.bytes);
   return true;
@@ -309,19 +306,20 @@ bool Engine::reduce(int rank) {
 void Engine::ask(int rank, const AllReduceSum& sum) {
   RankState& state = states_[rank];
   const int stage = next_action(rank).action.stage;
+  StageExchange& exchange = state.exchanges[stage];
   std::vector<Collective>& collectives = collectives_[stage];
-  if (state.num_asked == collectives.size()) {
+  if (exchange.num_asked == collectives.size()) {
     collectives.push_back({sum.range, 0, 0});
   }
-  Collective& collective = collectives[state.num_asked++];
+  Collective& collective = collectives[exchange.num_asked++];
   MILLRACE_CHECK(
       collective.range == sum.range,
       fmt::format("replicas of stage {} reduce different ranges: [{}, {}) and [{}, {})", stage,
                   collective.range.begin, collective.range.end, sum.range.begin, sum.range.end));
   ++collective.num_asked;
   collective.start_s = std::max(collective.start_s, state.clock_s);
-  state.reduction->waiting = sum;
-  state.reduction->asked_s = state.clock_s;
+  exchange.reduction->waiting = sum;
+  exchange.reduction->asked_s = state.clock_s;
   const std::vector<int>& group = input_.lowered.stage_ranks[stage];
   if (collective.num_asked == static_cast<int>(group.size())) {
     for (int member : group) {
@@ -366,13 +364,14 @@ bool Engine::norm(int rank) {
 void Engine::step(int rank) {
   RankState& state = states_[rank];
   const Action& action = next_action(rank).action;
-  if (state.exchanged && !(state.update_due && state.released)) {
+  StageExchange& exchange = state.exchanges[action.stage];
+  if (exchange.exchanged && !(exchange.update_due && exchange.released)) {
     throw Error(ErrorCode::kInternal,
                 fmt::format("rule {} did not release the worker for its update", input_.rule))
         .at_rank(rank)
         .at_action(to_string(action));
   }
-  state.exchanged = state.update_due = state.released = false;
+  exchange.exchanged = exchange.update_due = exchange.released = false;
   const double start_s = state.clock_s;
   const double work_s =
       duration_s(input_.costs[action.stage], action) / input_.cluster.speed_of(rank);

@@ -44,8 +44,9 @@ class Engine {
   std::vector<RankRun> run();
 
  private:
-  // What identifies a message: sender, receiver, forward or backward, its microbatches.
-  using Key = std::tuple<int, int, bool, int64_t, int64_t>;
+  // What identifies a message: ranks of sender and receiver, their stages, its microbatches. Which
+  // of the two stages is the later one says whether it goes forward.
+  using Key = std::tuple<int, int, int, int, int64_t, int64_t>;
   struct Message {
     double arrival_s = 0;
     int64_t bytes = 0;
@@ -65,17 +66,21 @@ class Engine {
     std::optional<AllReduceSum> waiting;
     double asked_s = 0;
   };
+  // What a rank does with the other ranks that hold one of its stages.
+  struct StageExchange {
+    std::unique_ptr<Rule> rule;
+    std::optional<Reduction> reduction;
+    std::size_t num_asked = 0;  // collectives of the group that this rank asked for
+    bool exchanged = false;     // a REDUCE ran and its STEP has not
+    bool update_due = false;
+    bool released = false;
+  };
   struct RankState {
     std::size_t next = 0;  // action
     double clock_s = 0;
-    std::unique_ptr<Rule> rule;
-    std::optional<Reduction> reduction;
-    std::size_t num_asked = 0;           // collectives of the group that this rank asked for
-    std::size_t num_norms = 0;           // that this rank finished
-    std::optional<double> norm_start_s;  // of a NORM under way
-    bool exchanged = false;              // a REDUCE ran and its STEP has not
-    bool update_due = false;
-    bool released = false;
+    std::map<int, StageExchange> exchanges;  // by stage
+    std::size_t num_norms = 0;               // that this rank finished
+    std::optional<double> norm_start_s;      // of a NORM under way
   };
 
   bool advance(int rank);  // one action; false when it has to wait
@@ -88,7 +93,7 @@ class Engine {
   void ask(int rank, const AllReduceSum& sum);
   void finish(int rank, double start_s, double end_s, double wait_s, int64_t bytes);
   const RunAction& next_action(int rank) const;
-  int64_t message_bytes(const Action& action, int rank) const;
+  int64_t message_bytes(const Action& action) const;
   void wake(int rank);
   [[noreturn]] void report_deadlock() const;
   void expect_all_received() const;
