@@ -63,9 +63,12 @@ class Communicator {
                              Transfer* transfer) = 0;
 
   // Collective over `ranks` (ascending, must hold this rank): all members call it in the same
-  // order, each group once. Throws kInvalidArgument for other ranks. The group must not outlive its
-  // engine's world.
-  virtual std::unique_ptr<Group> group(const std::vector<int>& ranks) = 0;
+  // order, each group once. `stage`: whose replicas meet, so that several stages on the same ranks
+  // have groups of their own; kNoStage for other purposes. Throws kInvalidArgument for other ranks.
+  // The group must not outlive its engine's world.
+  static constexpr int kNoStage = -1;
+  virtual std::unique_ptr<Group> group(const std::vector<int>& ranks, int stage) = 0;
+  std::unique_ptr<Group> group(const std::vector<int>& ranks) { return group(ranks, kNoStage); }
 
   // Ends every wait of every rank with kPeerLost and this cause; the first cause wins. Any thread.
   virtual void abort(const Error& cause) = 0;

@@ -279,6 +279,24 @@ UpdateRule parse_update_rule(const std::string& text) {
                           in_quotes(text)));
 }
 
+const char* to_string(Recompute recompute) {
+  return recompute == Recompute::kNone    ? "none"
+         : recompute == Recompute::kStage ? "stage"
+                                          : "layer";
+}
+
+Recompute parse_recompute(const std::string& text) {
+  for (const Recompute each : {Recompute::kNone, Recompute::kStage, Recompute::kLayer}) {
+    if (text == to_string(each)) {
+      return each;
+    }
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("expected `none`, `stage` (keep a stage's inputs only) or `layer` (keep "
+                          "each layer's inputs only), found {}",
+                          in_quotes(text)));
+}
+
 std::vector<int> Plan::stages_of_rank(int rank) const {
   std::vector<int> held;
   for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -305,6 +323,11 @@ Plan plan_from(const Document& document) {
     plan.update = parse_update_rule(reader.text("update", to_string(plan.update)));
   } catch (const Error& error) {
     throw reader.error("update", error.message());
+  }
+  try {
+    plan.recompute = parse_recompute(reader.text("recompute", to_string(plan.recompute)));
+  } catch (const Error& error) {
+    throw reader.error("recompute", error.message());
   }
   plan.objective_s = reader.quantity("objective_s", 0.0);
   plan.minibatch_s = reader.quantity("minibatch_s", 0.0);
@@ -356,6 +379,7 @@ Value to_value(const Plan& plan) {
   root.set("rule", Value::of(plan.rule));
   root.set("microbatches", Value::of(plan.microbatches));
   root.set("update", Value::of(to_string(plan.update)));
+  root.set("recompute", Value::of(to_string(plan.recompute)));
   root.set("workers", Value::of(plan.workers));
   root.set("objective_s", Value::of(plan.objective_s));
   root.set("minibatch_s", Value::of(plan.minibatch_s));

@@ -41,6 +41,16 @@ const char* to_string(UpdateRule update);  // "round", "step"
 // Throws Error(kInvalidArgument) that names both.
 UpdateRule parse_update_rule(const std::string& text);
 
+// What a forward leaves out of its stash, to be computed once more by the backward.
+enum class Recompute {
+  kNone,
+  kStage,  // all but the stage's inputs
+  kLayer,  // all but each layer's inputs
+};
+const char* to_string(Recompute recompute);  // "none", "stage", "layer"
+// Throws Error(kInvalidArgument) that names all three.
+Recompute parse_recompute(const std::string& text);
+
 // Stage `to` uses tensors that the earlier stage `from` makes.
 struct StageLink {
   int from = 0;
@@ -54,6 +64,7 @@ struct Plan {
   std::string rule = "bsp";
   int microbatches = 1;                    // of a replica of the most replicated stage
   UpdateRule update = UpdateRule::kRound;  // without a flush
+  Recompute recompute = Recompute::kNone;
   int workers = 1;                         // ranks there are; a plan may leave some idle
   std::vector<PlanStage> stages;
   // What the planner minimised, by its own formula, and PipeDream's formula for this plan and two

@@ -168,6 +168,16 @@ ParallelConfig parallel_from(Reader& reader) {
   }
   config.update = parse_update_rule(
       internal::choice(reader, "update", {"round", "step"}, to_string(config.update)));
+  if (reader.raw("chunks") != nullptr) {
+    config.chunks = static_cast<int>(bounded(reader, "chunks", kMostWorkers, 1));
+  }
+  config.recompute = parse_recompute(internal::choice(
+      reader, "recompute", {"none", "stage", "layer"}, to_string(config.recompute)));
+  config.blend_lambda = reader.number("blend_lambda", config.blend_lambda);
+  if (!(config.blend_lambda >= 0)) {
+    throw reader.error("blend_lambda",
+                       fmt::format("expected 0 or more, up to inf, found {}", config.blend_lambda));
+  }
   config.timeout_s = reader.number("timeout_s", config.timeout_s);
   if (config.timeout_s <= 0) {
     throw reader.error("timeout_s",
@@ -309,6 +319,11 @@ Value to_value(const RunConfig& config) {
     p.set("microbatch_size", Value::of(*parallel.microbatch_size));
   }
   p.set("update", Value::of(to_string(parallel.update)));
+  if (parallel.chunks) {
+    p.set("chunks", Value::of(*parallel.chunks));
+  }
+  p.set("recompute", Value::of(to_string(parallel.recompute)));
+  p.set("blend_lambda", Value::of(parallel.blend_lambda));
   p.set("timeout_s", Value::of(parallel.timeout_s));
 
   root.set("train", internal::to_value(config.train));

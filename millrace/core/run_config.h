@@ -37,6 +37,9 @@ struct ParallelConfig {
   std::string rule = "bsp";
   int microbatches = 1;
   UpdateRule update = UpdateRule::kRound;  // of replicated stages without a flush
+  std::optional<int> chunks;  // stages a rank (of each direction); unset: the schedule's own
+  Recompute recompute = Recompute::kNone;
+  double blend_lambda = 1;  // of policy blend; may be infinite
   std::optional<int>
       microbatch_size;    // when set: batch = microbatch_size x microbatches x replicas
   double timeout_s = 60;  // deadline of every wait on another rank

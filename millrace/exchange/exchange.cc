@@ -50,10 +50,11 @@ void Exchange::execute(RuleActions actions, at::Tensor& gradient, Transfer& tran
   }
 }
 
-std::unique_ptr<Exchange> make_exchange(const std::string& rule, const std::vector<int>& replicas,
+std::unique_ptr<Exchange> make_exchange(const std::string& rule, int stage,
+                                        const std::vector<int>& replicas,
                                         Communicator& communicator) {
   const RuleEntry& entry = find_rule(rule);
-  std::unique_ptr<Group> group = communicator.group(replicas);
+  std::unique_ptr<Group> group = communicator.group(replicas, stage);
   const RuleConfig config{.num_replicas = static_cast<int>(replicas.size()),
                           .replica = group->member()};
   return std::make_unique<Exchange>(entry.make(config), std::move(group));

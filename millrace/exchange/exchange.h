@@ -39,9 +39,10 @@ class Exchange {
   bool released_ = false;
 };
 
-// The exchange of one replica by the rule's name. Collective over `replicas` (world ranks of one
+// The exchange of one replica by the rule's name. Collective over `replicas` (world ranks of the
 // stage, ascending).
-std::unique_ptr<Exchange> make_exchange(const std::string& rule, const std::vector<int>& replicas,
+std::unique_ptr<Exchange> make_exchange(const std::string& rule, int stage,
+                                        const std::vector<int>& replicas,
                                         Communicator& communicator);
 
 }  // namespace millrace

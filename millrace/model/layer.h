@@ -94,6 +94,9 @@ class Layer {
   // Whether its backward can only read the weights that its forward read: it is then refused under
   // policies whose backward reads others.
   virtual bool needs_forward_weights() const { return false; }
+  // Whether what it keeps for W has samples first in every tensor, so that the kept of several
+  // microbatches, one behind the other, is that of all their samples.
+  virtual bool joins_kept() const { return false; }
 
   // Each input [B, sample_shape...]; weights in parameters() order. What backward needs goes into
   // `saved` (left empty when not training). Does not keep `weights`: backward gets its own. Never

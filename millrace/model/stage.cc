@@ -1,6 +1,7 @@
 #include "millrace/model/stage.h"
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -294,6 +295,9 @@ Tensors Stage::forward(const LayerContext& context, at::TensorList inputs,
       taken = gathered;
     }
     values[inputs_.size() + i] = step.layer->forward(own, taken, weights[i], stash.saved[i]);
+    if (stash.keeps_inputs_only) {
+      stash.saved[i] = context.training ? taken.vec() : Tensors();
+    }
     gathered.clear();
     // Drops what nobody saved and nobody is still to take: a ReLU's input dies here.
     for (const int value : step.last_uses) {
@@ -360,6 +364,9 @@ Tensors Stage::walk_back(Stash& stash, const WeightViews& weights,
       continue;
     }
     MILLRACE_CHECK(grad.defined(), "no gradient for layer " + step.layer->name());
+    if (stash.keeps_inputs_only) {
+      recompute(i, stash, weights[i]);
+    }
     Tensors back = step.layer->backward_input(stash.context, stash.saved[i], weights[i], grad,
                                               step.need_input_gradient, stash.kept[i]);
     MILLRACE_CHECK(back.size() == (step.need_input_gradient ? step.sources.size() : 0),
@@ -395,17 +402,46 @@ Tensors Stage::backward_input(Stash& stash, const WeightViews& weights,
   return walk_back(stash, weights, gradients, nullptr);
 }
 
-void Stage::backward_weight(Stash& stash, const WeightViews& sums) const {
+// The layer's forward once more, for what its backward needs.
+void Stage::recompute(std::size_t index, Stash& stash, const Tensors& weights) const {
+  const Step& step = steps_[index];
+  LayerContext own = stash.context;
+  own.buffers = stash.context.buffers.slice(step.first_buffer, step.num_buffers);
+  const Tensors inputs = std::move(stash.saved[index]);
+  stash.saved[index] = {};
+  step.layer->forward(own, inputs, weights, stash.saved[index]);
+}
+
+void Stage::backward_weight(c10::ArrayRef<Stash*> stashes, const WeightViews& sums) const {
   const NativeGuard guard;
-  MILLRACE_CHECK(stash.kept.size() == steps_.size(), "weight half without its input half");
+  for (const Stash* stash : stashes) {
+    MILLRACE_CHECK(stash->kept.size() == steps_.size(), "weight half without its input half");
+  }
   // The same order as in backward, so that both sum alike to the last bit.
   for (std::size_t i = steps_.size(); i-- > 0;) {
-    if (steps_[i].has_backward) {
-      steps_[i].layer->backward_weight(stash.context, stash.kept[i], sums[i]);
+    const Layer& layer = *steps_[i].layer;
+    if (steps_[i].has_backward && stashes.size() > 1 && layer.joins_kept()) {
+      Tensors joined;
+      for (std::size_t k = 0; k < stashes.front()->kept[i].size(); ++k) {
+        Tensors parts;
+        for (const Stash* stash : stashes) {
+          parts.push_back(stash->kept[i][k]);
+        }
+        joined.push_back(at::cat(parts));
+      }
+      layer.backward_weight(stashes.front()->context, joined, sums[i]);
+    } else if (steps_[i].has_backward) {
+      for (const Stash* stash : stashes) {
+        layer.backward_weight(stash->context, stash->kept[i], sums[i]);
+      }
     }
-    stash.kept[i].clear();
+    for (Stash* stash : stashes) {
+      stash->kept[i].clear();
+    }
   }
-  stash.kept.clear();
+  for (Stash* stash : stashes) {
+    stash->kept.clear();
+  }
 }
 
 }  // namespace millrace

@@ -47,7 +47,8 @@ struct Border {
 
 // The gradient of one output, as one of its consumers made it.
 struct BorderGradient {
-  int border = 0;  // index into Stage::outputs()
+  int border = 0;    // index into Stage::outputs()
+  int consumer = 0;  // its stage
   at::Tensor tensor;
 };
 
@@ -56,6 +57,10 @@ using WeightViews = std::vector<Tensors>;
 
 // What a microbatch leaves between its forward and its backward.
 struct Stash {
+  // Set before the forward: keep only every layer's inputs and run its forward again when its
+  // backward comes. The caller then puts buffers that the repeated forward may write to into
+  // `context` before the backward.
+  bool keeps_inputs_only = false;
   LayerContext context;        // the forward's, without buffers
   std::vector<Tensors> saved;  // per layer
   at::Tensor loss_gradient;    // last stage only
@@ -108,7 +113,8 @@ class Stage {
                    c10::ArrayRef<BorderGradient> gradients, const WeightViews& sums) const;
   Tensors backward_input(Stash& stash, const WeightViews& weights,
                          c10::ArrayRef<BorderGradient> gradients) const;
-  void backward_weight(Stash& stash, const WeightViews& sums) const;
+  // Of several microbatches at once, ascending: where a layer can, as one larger call.
+  void backward_weight(c10::ArrayRef<Stash*> stashes, const WeightViews& sums) const;
 
  private:
   // One layer of the loop. Values are numbered: the inputs, then what each layer makes.
@@ -127,6 +133,7 @@ class Stage {
   void lay_out();
   Tensors walk_back(Stash& stash, const WeightViews& weights,
                     c10::ArrayRef<BorderGradient> gradients, const WeightViews* sums) const;
+  void recompute(std::size_t index, Stash& stash, const Tensors& weights) const;
   at::Tensor take_gradient(std::size_t value, Tensors& pending,
                            c10::ArrayRef<BorderGradient> gradients) const;
 

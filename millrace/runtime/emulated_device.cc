@@ -1,5 +1,7 @@
 #include "millrace/runtime/emulated_device.h"
 
+#include <utility>
+
 #include "millrace/base/clock.h"
 #include "millrace/transport/pause.h"
 
@@ -25,15 +27,17 @@ double seconds_of(const StageSeconds& stage, ActionKind kind, int64_t samples) {
 
 }  // namespace
 
-EmulatedDevice::EmulatedDevice(const std::optional<StageSeconds>& seconds, double slowdown,
+EmulatedDevice::EmulatedDevice(std::map<int, StageSeconds> seconds, double slowdown,
                                const AbortFlag& abort, double spin_s)
-    : seconds_(seconds), slowdown_(slowdown), abort_(&abort), spin_s_(spin_s) {
-  MILLRACE_CHECK(seconds_ ? slowdown_ > 0 : slowdown_ >= 1,
+    : seconds_(std::move(seconds)), slowdown_(slowdown), abort_(&abort), spin_s_(spin_s) {
+  MILLRACE_CHECK(seconds_.empty() ? slowdown_ >= 1 : slowdown_ > 0,
                  "a device that computes cannot be faster than it is");
 }
 
-void EmulatedDevice::finish(ActionKind kind, int64_t samples, double start_s) const {
-  const double seconds = seconds_ ? seconds_of(*seconds_, kind, samples) : monotonic_s() - start_s;
+void EmulatedDevice::finish(const Action& action, int64_t samples, double start_s) const {
+  const double seconds = seconds_.empty()
+                             ? monotonic_s() - start_s
+                             : seconds_of(seconds_.at(action.stage), action.kind, samples);
   pause_until(start_s + seconds * slowdown_, *abort_, spin_s_);
 }
 

@@ -8,7 +8,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <map>
 
 #include "millrace/core/action.h"
 #include "millrace/transport/mailbox.h"
@@ -26,19 +26,18 @@ struct StageSeconds {
 
 class EmulatedDevice {
  public:
-  // An action lasts `slowdown` (above 0) times its seconds: those of `seconds`, or, where there are
-  // none, those that it took here, and then `slowdown` must be at least 1. `abort` ends waits and
-  // outlives the device; `spin_s` as for pause_until.
-  EmulatedDevice(const std::optional<StageSeconds>& seconds, double slowdown,
-                 const AbortFlag& abort, double spin_s);
+  // An action lasts `slowdown` (above 0) times its seconds: those of its stage in `seconds`, or, where
+  // there are none, those that it took here, and then `slowdown` must be at least 1. `abort` ends
+  // waits and outlives the device; `spin_s` as for pause_until.
+  EmulatedDevice(std::map<int, StageSeconds> seconds, double slowdown, const AbortFlag& abort,
+                 double spin_s);
 
-  // Waits until the action's end. `kind` is a compute action on `samples` samples in all, or STEP;
-  // `start_s` is monotonic_s() at the action's start. Does not wait when that is past. Throws
-  // kPeerLost after an abort.
-  void finish(ActionKind kind, int64_t samples, double start_s) const;
+  // Waits until the end of a compute action on `samples` samples in all, or a STEP; `start_s` is
+  // monotonic_s() at its start. Does not wait when that is past. Throws kPeerLost after an abort.
+  void finish(const Action& action, int64_t samples, double start_s) const;
 
  private:
-  std::optional<StageSeconds> seconds_;
+  std::map<int, StageSeconds> seconds_;  // by stage; empty: as long as it took
   double slowdown_;
   const AbortFlag* abort_;
   double spin_s_;

@@ -61,21 +61,19 @@ StageBorders::StageBorders(const Model& model, const Stage& stage,
   }
 }
 
-Neighbours::Neighbours(const Stage& stage, const StageBorders& borders,
-                       const LoweredSchedule& lowered, Communicator& communicator,
+Neighbours::Neighbours(const Stage& stage, const StageBorders& borders, Communicator& communicator,
                        Recorder* recorder)
-    : stage_(stage),
-      borders_(borders),
-      lowered_(lowered),
-      communicator_(communicator),
-      recorder_(recorder) {}
+    : stage_(stage), borders_(borders), communicator_(communicator), recorder_(recorder) {}
 
 void Neighbours::send(const Action& action, Tensors& tensors) {
   const double start_s = monotonic_s();
-  const int other = stage_of(action.peer);
+  const int other = action.peer_stage;
   const bool forward = action.kind == ActionKind::kSendForward;
   Transfer total;
-  MessageTag tag{static_cast<uint8_t>(action.kind), action.stage, action.first};
+  MessageTag tag{.kind = static_cast<uint8_t>(action.kind),
+                 .stage = action.stage,
+                 .microbatch = action.first,
+                 .to_stage = other};
   for (const int index : forward ? borders_.to(other) : borders_.from(other)) {
     at::Tensor& tensor = tensors[static_cast<std::size_t>(index)];
     const bool kept = forward && borders_.last_user(index) != other;
@@ -92,7 +90,11 @@ at::Tensor Neighbours::receive_one(const Action& action, const Border& border, b
   const bool comes = !is_gradient || border.needs_gradient;
   const Fingerprint expected = border_fingerprint(border.spec, comes ? samples : 0);
   const ActionKind sent = is_gradient ? ActionKind::kSendBackward : ActionKind::kSendForward;
-  const MessageTag tag{static_cast<uint8_t>(sent), stage_of(action.peer), action.first, index};
+  const MessageTag tag{.kind = static_cast<uint8_t>(sent),
+                       .stage = action.peer_stage,
+                       .microbatch = action.first,
+                       .tensor = index,
+                       .to_stage = action.stage};
   Transfer transfer;
   at::Tensor tensor = communicator_.receive(action.peer, tag, &expected, &transfer);
   add(total, transfer);
@@ -103,7 +105,7 @@ void Neighbours::receive_inputs(const Action& action, int64_t samples, Tensors& 
   const double start_s = monotonic_s();
   Transfer total;
   int32_t number = 0;
-  for (const int index : borders_.from(stage_of(action.peer))) {
+  for (const int index : borders_.from(action.peer_stage)) {
     const auto i = static_cast<std::size_t>(index);
     inputs[i] = receive_one(action, stage_.inputs()[i], false, samples, number++, total);
   }
@@ -117,11 +119,11 @@ void Neighbours::receive_gradients(const Action& action, int64_t samples,
   const double start_s = monotonic_s();
   Transfer total;
   int32_t number = 0;
-  for (const int index : borders_.to(stage_of(action.peer))) {
+  for (const int index : borders_.to(action.peer_stage)) {
     const Border& border = stage_.outputs()[static_cast<std::size_t>(index)];
     at::Tensor gradient = receive_one(action, border, true, samples, number++, total);
     if (gradient.defined()) {
-      gradients.push_back({index, std::move(gradient)});
+      gradients.push_back({index, action.peer_stage, std::move(gradient)});
     }
   }
   if (recorder_ != nullptr) {

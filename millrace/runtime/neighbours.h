@@ -2,7 +2,7 @@
 // Every tensor goes straight from the stage that makes it to each stage that uses it, once; its
 // gradient comes straight back.
 //
-// One object a rank, used from that rank's thread.
+// One object for each stage of a rank, used from that rank's thread.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,6 @@
 
 #include "millrace/comm/communicator.h"
 #include "millrace/core/action.h"
-#include "millrace/core/schedule.h"
 #include "millrace/model/model.h"
 #include "millrace/model/stage.h"
 #include "millrace/runtime/recorder.h"
@@ -30,6 +29,7 @@ class StageBorders {
   }
   const std::vector<int>& to(int stage) const { return to_.at(static_cast<std::size_t>(stage)); }
   int num_sources() const { return num_sources_; }  // stages that tensors come from
+  int num_stages() const { return static_cast<int>(from_.size()); }
   // The last stage that an output goes to, -1 for none.
   int last_user(int output) const { return last_user_[static_cast<std::size_t>(output)]; }
 
@@ -44,8 +44,8 @@ class StageBorders {
 class Neighbours {
  public:
   // `recorder` null: nothing is recorded. All outlive the object.
-  Neighbours(const Stage& stage, const StageBorders& borders, const LoweredSchedule& lowered,
-             Communicator& communicator, Recorder* recorder);
+  Neighbours(const Stage& stage, const StageBorders& borders, Communicator& communicator,
+             Recorder* recorder);
 
   // SEND_F: takes outputs of the stage, by its outputs(). SEND_B: input gradients, by its inputs().
   // A tensor that no later send needs is moved out.
@@ -59,13 +59,11 @@ class Neighbours {
                          std::vector<BorderGradient>& gradients);
 
  private:
-  int stage_of(int rank) const { return lowered_.stage_of_rank[static_cast<std::size_t>(rank)]; }
   at::Tensor receive_one(const Action& action, const Border& border, bool is_gradient,
                          int64_t samples, int32_t index, Transfer& total);
 
   const Stage& stage_;
   const StageBorders& borders_;
-  const LoweredSchedule& lowered_;
   Communicator& communicator_;
   Recorder* recorder_;
 };

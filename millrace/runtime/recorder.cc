@@ -1,13 +1,14 @@
 #include "millrace/runtime/recorder.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace millrace {
 
-Recorder::Recorder(int rank, int stage, double origin_s, std::size_t max_events)
+Recorder::Recorder(int rank, std::vector<int> stages, double origin_s, std::size_t max_events)
     : origin_s_(origin_s), max_events_(max_events) {
   trace_.rank = rank;
-  trace_.stage = stage;
+  trace_.stages = std::move(stages);
   trace_.events.reserve(std::min<std::size_t>(max_events, 1U << 14U));
 }
 
@@ -81,7 +82,8 @@ Trace join_traces(const std::vector<const Recorder*>& recorders,
   }
   trace.window_s = any ? last - first : 0;
   for (const Recorder* recorder : recorders) {
-    if (recorder->trace().stage != 0) {
+    const std::vector<int>& held = recorder->trace().stages;
+    if (held.empty() || held.front() != 0) {
       continue;
     }
     const std::vector<Recorder::StepEnd>& ends = recorder->step_ends();

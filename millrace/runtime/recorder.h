@@ -13,7 +13,7 @@ namespace millrace {
 class Recorder {
  public:
   // `origin_s`: monotonic_s() at the trace's start, the same on every rank of a process.
-  Recorder(int rank, int stage, double origin_s, std::size_t max_events);
+  Recorder(int rank, std::vector<int> stages, double origin_s, std::size_t max_events);
 
   void add(const Action& action, double start_s, double end_s, double wait_s, int64_t bytes);
 

@@ -14,7 +14,7 @@ WeightVersions::WeightVersions(const Stage& stage, at::Tensor initial) : stage_(
   buffers_.push_back(std::move(buffer));
 }
 
-void WeightVersions::start(const ActionList& actions, bool repeats) {
+void WeightVersions::start(const ActionList& actions, int stage, bool repeats) {
   for (Buffer& buffer : buffers_) {
     buffer.version = buffer.version == newest_version_ ? 0 : kNone;
   }
@@ -24,6 +24,9 @@ void WeightVersions::start(const ActionList& actions, bool repeats) {
   step_index_.clear();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
+    if (action.stage != stage) {
+      continue;
+    }
     if (action.kind == ActionKind::kStep) {
       step_index_.push_back(i);
     }
@@ -69,6 +72,7 @@ WeightVersions::Buffer& WeightVersions::find(int64_t version) {
 }
 
 const WeightViews& WeightVersions::read(int64_t version) const { return find(version).views; }
+const at::Tensor& WeightVersions::flat(int64_t version) const { return find(version).flat; }
 
 WeightVersions::Buffer& WeightVersions::free_buffer() {
   for (Buffer& buffer : buffers_) {

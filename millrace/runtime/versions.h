@@ -19,13 +19,15 @@ class WeightVersions {
   // `initial` becomes version 0 of the first segment.
   WeightVersions(const Stage& stage, at::Tensor initial);
 
-  // Starts a segment: the newest weights become version 0, and `actions` (annotated) tell until
-  // when each version is read. With `repeats` the list is run again and again, each time on
-  // versions one higher.
-  void start(const ActionList& actions, bool repeats);
+  // Starts a segment: the newest weights become version 0, and those of `actions` (annotated) that
+  // are of `stage` tell until when each version is read. With `repeats` the list is run again and
+  // again, each time on versions one higher.
+  void start(const ActionList& actions, int stage, bool repeats);
 
-  // Views of a version that an action reads. Throws kInternal when it is not live.
+  // Views of a version that an action reads, and its flat buffer. Throws kInternal when it is not
+  // live.
   const WeightViews& read(int64_t version) const;
+  const at::Tensor& flat(int64_t version) const;
 
   // The buffer that the STEP making `version` (newest + 1) writes to: the newest's own when no
   // later action reads that, else another one. Call made() after writing.

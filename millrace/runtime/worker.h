@@ -1,4 +1,4 @@
-// Worker: executes a lowered schedule on one rank. Holds the stage's weights in all live versions,
+// Worker: executes a lowered schedule on one rank. Holds the rank's stages with their weights,
 // the stashes of microbatches in flight, gradients and optimizer state; decides nothing about order
 // or versions.
 //
@@ -6,6 +6,7 @@
 // after another.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,17 +15,13 @@
 #include "millrace/comm/communicator.h"
 #include "millrace/core/lr_schedule.h"
 #include "millrace/core/schedule.h"
-#include "millrace/exchange/exchange.h"
 #include "millrace/model/model.h"
-#include "millrace/model/stage.h"
 #include "millrace/runtime/board.h"
 #include "millrace/runtime/emulated_device.h"
 #include "millrace/runtime/feed.h"
 #include "millrace/runtime/gate.h"
-#include "millrace/runtime/neighbours.h"
-#include "millrace/runtime/optimizer.h"
+#include "millrace/runtime/held_stage.h"
 #include "millrace/runtime/recorder.h"
-#include "millrace/runtime/versions.h"
 #include "millrace/schedule/interpret.h"
 
 namespace millrace {
@@ -42,14 +39,12 @@ class UpdateObserver {
 
 struct WorkerSetup {
   const Model* model = nullptr;     // outlives the worker
-  std::vector<int> layers;          // the stage's, by index
+  std::vector<StageSetup> stages;   // that the rank holds, ascending
   std::vector<int> stage_of_layer;  // of every layer of the model
-  int stage = 0;
-  int replica = 0;
-  std::vector<int> replicas;    // world ranks of this stage
-  std::vector<int> used_ranks;  // of all stages, ascending; needed for train.clip_norm
+  std::vector<int> used_ranks;      // of all stages, ascending; needed for train.clip_norm
   std::string rule = "bsp";
   TrainConfig train;  // its optimizer and clip_norm
+  Recompute recompute = Recompute::kNone;
   uint64_t seed = 1;
   at::ScalarType dtype = at::kFloat;
   double trace_origin_s = 0;
@@ -58,6 +53,8 @@ struct WorkerSetup {
   // samples.
   bool divide_twice = false;
   std::optional<EmulatedDevice> device;  // what the rank's actions take the time of
+  // Called before every action of training, if set; for tests.
+  std::function<void(const Action& action)> before_action;
 };
 
 // What a segment of training needs besides the schedule. Pointers outlive the segment; observer may
@@ -75,7 +72,7 @@ struct TrainSegment {
 
 class Worker {
  public:
-  // Collective over the stage's replicas when there are several, and over all used ranks when the
+  // Collective over the replicas of each stage that has several, and over all used ranks when the
   // gradient is clipped (makes their groups).
   Worker(const WorkerSetup& setup, Communicator& communicator);
   ~Worker();
@@ -88,35 +85,21 @@ class Worker {
   // rank, zeros elsewhere.
   LossSums evaluate(const LoweredSchedule& lowered, const Feed& feed);
 
-  const Stage& stage() const;
-  at::Tensor& weights();  // newest, flat
-  Optimizer& optimizer();
-  // The stage's buffers, in buffer_slots() order: no versions, updated in the order of forwards.
-  Tensors& buffers();
-  // Samples that went through training forwards since the last call: what this replica's buffers
-  // weigh in an average.
-  int64_t take_buffer_samples();
-  const Recorder& recorder() const;
-  int peak_weight_versions() const;
+  // One of the rank's stages. Throws kInternal for another one.
+  HeldStage& held(int stage);
+  const HeldStage& held(int stage) const;
+  const Recorder& recorder() const { return recorder_; }
 
  private:
   class Training;
   class Evaluation;
   // Waits until the action would end on the emulated device, if there is one.
-  void finish(ActionKind kind, int64_t samples, double start_s) const;
+  void finish(const Action& action, int64_t samples, double start_s) const;
 
   WorkerSetup setup_;
   Communicator* communicator_;
-  Stage stage_;
-  StageBorders borders_;
-  WeightVersions versions_;
-  std::unique_ptr<Optimizer> optimizer_;
-  at::Tensor gradient_;  // flat sums
-  WeightViews gradient_views_;
-  Tensors buffers_;
-  int64_t buffer_samples_ = 0;
-  std::unique_ptr<Exchange> exchange_;  // null for a single replica
-  std::unique_ptr<Group> norm_group_;   // null without clipping or for a single rank
+  std::vector<std::unique_ptr<HeldStage>> stages_;
+  std::unique_ptr<Group> norm_group_;  // null without clipping or for a single rank
   Recorder recorder_;
 };
 

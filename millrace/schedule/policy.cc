@@ -177,20 +177,20 @@ void annotate_vertical_newest(ActionLists& lists) {
 const std::vector<PolicyEntry>& policies() {
   static const std::vector<PolicyEntry> entries = {
       {"flush", "one version a step: read by all its forwards and backwards, then updated", true,
-       false, annotate_newest},
+       false, true, annotate_newest},
       {"stash", "forward reads the newest version, backward the one its forward read", false, false,
-       annotate_stash},
+       true, annotate_stash},
       {"vertical_sync", "all stages read the version that stage 0 read for the minibatch", false,
-       true, annotate_vertical_sync},
+       true, true, annotate_vertical_sync},
       {"double_buffer", "forward and backward of update t read version t-1 on every stage", false,
-       true, annotate_double_buffer},
+       true, true, annotate_double_buffer},
       {"vertical_newest",
        "forwards read the version that stage 0 read, a backward the newest that all stages have",
-       false, true, annotate_vertical_newest},
+       false, true, false, annotate_vertical_newest},
       {"latest", "forward and backward each read the newest version, whatever the other read",
-       false, false, annotate_newest},
+       false, false, false, annotate_newest},
       {"blend", "a backward reads a mix of the version its forward read and the newest", false,
-       false, annotate_stash},
+       false, false, annotate_stash},
   };
   return entries;
 }

@@ -89,6 +89,47 @@ ScheduleConfig schedule_config(const Plan& plan) {
   return config;
 }
 
+ScheduleConfig schedule_config(const ParallelConfig& parallel) {
+  const ScheduleBuiltin& builtin = *find_schedule(parallel.schedule).builtin;
+  const auto refuse = [&](const char* key, const std::string& text) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("schedule {} runs in equal copies of one pipeline: {}",
+                            parallel.schedule, text))
+        .at_key(std::string("parallel.") + key);
+  };
+  const std::vector<int>& replicas = parallel.replicas;
+  if (std::any_of(replicas.begin(), replicas.end(),
+                  [&](int count) { return count != replicas.front(); })) {
+    refuse("replicas", "give one number of replicas for all stages");
+  }
+  ScheduleConfig config;
+  config.num_microbatches = parallel.microbatches;
+  config.chunks = parallel.chunks.value_or(builtin.chunks);
+  // A copy of P ranks has P x chunks stages.
+  const int stages = parallel.stages.value_or(0);
+  if (stages % config.chunks != 0) {
+    refuse("stages", fmt::format("{} stages are not {} a rank; leave stages out, or set another "
+                                 "number of chunks",
+                                 stages, config.chunks));
+  }
+  if (!replicas.empty()) {
+    config.copies = replicas.front();
+  } else if (stages > 0) {
+    config.copies = std::max(1, parallel.workers / (stages / config.chunks));
+  }
+  config.num_ranks = stages > 0 ? stages / config.chunks : parallel.workers / config.copies;
+  if (config.num_ranks < 1 || config.num_ranks * config.copies > parallel.workers) {
+    refuse(replicas.empty() ? "stages" : "replicas",
+           fmt::format("{} copies of {} ranks do not fit on {} workers", config.copies,
+                       std::max(config.num_ranks, 1), parallel.workers));
+  }
+  return config;
+}
+
+bool has_flush(const ScheduleBuiltin& builtin) {
+  return find_policy(builtin.policies().front()).needs_flush;
+}
+
 namespace {
 
 // The config as the builtin sees it: sizes sane, chunks filled in, one copy.
@@ -136,6 +177,15 @@ ScheduleConfig checked_config(const ScheduleEntry& entry, const ScheduleConfig& 
 }
 
 }  // namespace
+
+std::optional<std::string> why_refused(const ScheduleEntry& entry, const ScheduleConfig& config) {
+  try {
+    checked_config(entry, config);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return std::nullopt;
+}
 
 Schedule make_schedule(const std::string& name, const ScheduleConfig& config,
                        const std::string& policy) {

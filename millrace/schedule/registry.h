@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "millrace/core/plan.h"
+#include "millrace/core/run_config.h"
 #include "millrace/core/schedule.h"
 
 namespace millrace {
@@ -38,6 +39,10 @@ struct ScheduleConfig {
 // The shape of a plan for its schedule. Throws Error(kInvalidArgument) when its stages and ranks
 // are not those of whole copies of that schedule's placement.
 ScheduleConfig schedule_config(const Plan& plan);
+// The shape that run.toml asks of a schedule that does not deal: as many equal copies as
+// `replicas` says, else as fit beside one another where `stages` is set, else one, on all workers.
+// Throws Error(kInvalidArgument) at the key that does not fit.
+ScheduleConfig schedule_config(const ParallelConfig& parallel);
 
 // Closed forms of the paper in slots (forward f, backward b), for tests, `millrace list` and the
 // report.
@@ -83,6 +88,10 @@ struct ScheduleEntry {
 const std::vector<ScheduleEntry>& schedules();
 // Throws Error(kInvalidArgument) with the nearest known name.
 const ScheduleEntry& find_schedule(const std::string& name);
+bool has_flush(const ScheduleBuiltin& builtin);  // whether its policies are those of a flush
+
+// Why make_schedule would refuse the config, or nothing when it would not.
+std::optional<std::string> why_refused(const ScheduleEntry& entry, const ScheduleConfig& config);
 
 // make() after the checks: kUnsupported with the schedule's own reason when it does not offer (P,
 // M); `policy` empty means the default; an unfitting policy is refused, naming those that fit.

@@ -28,7 +28,7 @@ EmulationConfig emulation_config(const EmulateConfig& config, const Cluster& clu
 Emulation::Emulation(EmulationConfig config, const Plan& plan, const Model& model)
     : config_(std::move(config)) {
   for (int rank = 0; rank < plan.workers; ++rank) {
-    stage_of_rank_.push_back(plan.stage_of_rank(rank));
+    rank_stages_.push_back(plan.stages_of_rank(rank));
   }
   network_.cluster = config_.cluster;
   network_.time_scale = config_.time_scale;
@@ -53,12 +53,10 @@ Emulation::Emulation(EmulationConfig config, const Plan& plan, const Model& mode
     stages_.push_back(facts);
   }
   find_tensors(layers, model);
-  network_.message_bytes = [this](int from, int to, const MessageTag& tag,
-                                  const at::Tensor& tensor) {
-    return message_bytes(from, to, tag, tensor);
-  };
-  network_.reduction_bytes = [this](const std::vector<int>& ranks, const at::Tensor& tensor) {
-    return reduction_bytes(ranks, tensor);
+  network_.message_bytes = [this](int /*from*/, int /*to*/, const MessageTag& tag,
+                                  const at::Tensor& tensor) { return message_bytes(tag, tensor); };
+  network_.reduction_bytes = [this](int stage, const at::Tensor& tensor) {
+    return reduction_bytes(stage, tensor);
   };
 }
 
@@ -67,10 +65,11 @@ std::unique_ptr<Communicator> Emulation::shape(std::unique_ptr<Communicator> eng
 }
 
 EmulatedDevice Emulation::device(int rank) const {
-  const int stage = stage_of_rank_.at(static_cast<std::size_t>(rank));
-  std::optional<StageSeconds> seconds;
-  if (config_.profile) {
-    seconds = stages_.at(static_cast<std::size_t>(stage)).seconds;
+  std::map<int, StageSeconds> seconds;
+  for (const int stage : rank_stages_.at(static_cast<std::size_t>(rank))) {
+    if (config_.profile) {
+      seconds[stage] = stages_.at(static_cast<std::size_t>(stage)).seconds;
+    }
   }
   return {seconds, config_.time_scale / config_.cluster.speed_of(rank), abort_, network_.spin_s};
 }
@@ -128,23 +127,20 @@ void Emulation::find_tensors(const std::vector<std::vector<int>>& layers, const 
   }
 }
 
-double Emulation::message_bytes(int from, int to, const MessageTag& tag,
-                                const at::Tensor& tensor) const {
+double Emulation::message_bytes(const MessageTag& tag, const at::Tensor& tensor) const {
   if (!tensor.defined()) {
     return 0;
   }
-  const auto [first, second] = std::minmax(stage_of_rank_.at(static_cast<std::size_t>(from)),
-                                           stage_of_rank_.at(static_cast<std::size_t>(to)));
+  const auto [first, second] = std::minmax(tag.stage, tag.to_stage);
   return sample_bytes_.at({first, second}).at(static_cast<std::size_t>(tag.tensor)) *
          static_cast<double>(tensor.size(0));
 }
 
 // The share of a stage's parameters that the tensor is of its flat buffer.
-double Emulation::reduction_bytes(const std::vector<int>& ranks, const at::Tensor& tensor) const {
-  if (tensor.numel() == 1) {
+double Emulation::reduction_bytes(int stage, const at::Tensor& tensor) const {
+  if (stage == Communicator::kNoStage) {
     return static_cast<double>(tensor.nbytes());  // the gradient's norm, no gradient
   }
-  const int stage = stage_of_rank_.at(static_cast<std::size_t>(ranks.front()));
   const StageFacts& facts = stages_.at(static_cast<std::size_t>(stage));
   return facts.flat_elements > 0
              ? facts.parameter_bytes * static_cast<double>(tensor.numel()) / facts.flat_elements

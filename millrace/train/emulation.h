@@ -55,8 +55,8 @@ class Emulation {
 
  private:
   void find_tensors(const std::vector<std::vector<int>>& layers, const Model& model);
-  double message_bytes(int from, int to, const MessageTag& tag, const at::Tensor& tensor) const;
-  double reduction_bytes(const std::vector<int>& ranks, const at::Tensor& tensor) const;
+  double message_bytes(const MessageTag& tag, const at::Tensor& tensor) const;
+  double reduction_bytes(int stage, const at::Tensor& tensor) const;
 
   // What a stage costs; all zero without a profile.
   struct StageFacts {
@@ -69,7 +69,7 @@ class Emulation {
   std::vector<StageFacts> stages_;
   // Bytes of a sample of each tensor that a link carries, and of its gradient, by layer.
   std::map<StageLink, std::vector<double>> sample_bytes_;
-  std::vector<int> stage_of_rank_;
+  std::vector<std::vector<int>> rank_stages_;
   ShapedNetwork network_;
   AbortFlag abort_;
 };

@@ -9,29 +9,19 @@
 #include <utility>
 
 #include "millrace/runtime/clip.h"
+#include "millrace/train/internal/oracle_parts.h"
 #include "millrace/train/session.h"
 
 namespace millrace {
 namespace {
-
-LrOfStep or_constant(LrOfStep lr, const TrainConfig& config) {
-  return lr ? std::move(lr) : [rate = config.lr](int64_t /*step*/) { return rate; };
-}
 
 double clip_of(const std::optional<double>& clip_norm, const at::Tensor& gradient_sum,
                double samples) {
   return clip_norm ? clip_factor(std::sqrt(squared_norm(gradient_sum)) / samples, *clip_norm) : 1.0;
 }
 
-// Copies of all parameters in a flat buffer, in slot order; divided by `divisor`.
-void append_parameters(const Stage& stage, const at::Tensor& flat, double divisor,
-                       std::vector<at::Tensor>& out) {
-  for (const Tensors& layer : stage.views(flat)) {
-    for (const at::Tensor& parameter : layer) {
-      out.push_back(divisor == 1.0 ? parameter.clone() : parameter.div(divisor));
-    }
-  }
-}
+using internal::append_parameters;
+using internal::or_constant;
 
 }  // namespace
 
@@ -111,11 +101,7 @@ DelayedSgdOracle::DelayedSgdOracle(const Model& model, const Plan& plan, bool ve
     for (int64_t replica = 0; replica < part.replicas; ++replica) {
       part.sums.push_back(part.stage.new_flat());
     }
-    part.order.resize(part.sums.size());
-    std::iota(part.order.begin(), part.order.end(), 0);
-    std::sort(part.order.begin(), part.order.end(), [&](std::size_t a, std::size_t b) {
-      return plan.stages[s].ranks[a] < plan.stages[s].ranks[b];
-    });
+    part.order = internal::by_rank(plan.stages[s].ranks);
     ranks_from_here -= part.replicas;
     parts_.push_back(std::move(part));
   }
@@ -128,11 +114,7 @@ int64_t DelayedSgdOracle::version_of(const Part& part) const {
 }
 
 void DelayedSgdOracle::update(Part& part, StageFacts& facts) {
-  at::Tensor sum = part.sums[part.order.front()];
-  for (std::size_t i = 1; i < part.order.size(); ++i) {
-    sum.add_(part.sums[part.order[i]]);
-    part.sums[part.order[i]].zero_();
-  }
+  const at::Tensor sum = internal::take_sum(part.sums, part.order);
   const auto samples = static_cast<double>(part.samples);
   append_parameters(part.stage, sum, samples, facts.gradients);
   at::Tensor next = at::empty_like(part.versions.back());
@@ -156,34 +138,16 @@ StepFacts DelayedSgdOracle::step(const Dataset& dataset, const int64_t* indices,
     const Part& part = parts_[s];
     const int64_t version = version_of(vertical_sync_ ? parts_.front() : part);
     views.push_back(part.stage.views(part.versions.at(static_cast<std::size_t>(version))));
-    Tensors inputs;
-    for (const Border& border : part.stage.inputs()) {
-      inputs.push_back(made.at(border.producer));
-    }
     const LayerContext context{
         .training = true, .seed = seed_, .step = step, .first_place = 0, .buffers = part.buffers};
-    const Tensors outputs =
-        part.stage.forward(context, inputs, views.back(), batch.target, stashes[s], loss);
-    for (std::size_t k = 0; k < outputs.size(); ++k) {
-      made[part.stage.outputs()[k].producer] = outputs[k];
-    }
+    internal::run_forward(part.stage, context, views.back(), batch.target, made, stashes[s], loss);
   }
   facts.loss_sum = loss.loss;
   std::map<int, Tensors> back;  // by producer: its consumers' gradients, the last consumer first
   for (std::size_t s = parts_.size(); s-- > 0;) {
     const Part& part = parts_[s];
-    at::Tensor sum = part.sums[static_cast<std::size_t>(minibatch_ % part.replicas)];
-    std::vector<BorderGradient> gradients;
-    for (std::size_t k = 0; k < part.stage.outputs().size(); ++k) {
-      const Tensors& parts = back[part.stage.outputs()[k].producer];
-      for (auto gradient = parts.rbegin(); gradient != parts.rend(); ++gradient) {
-        gradients.push_back({static_cast<int>(k), *gradient});
-      }
-    }
-    const Tensors own = part.stage.backward(stashes[s], views[s], gradients, part.stage.views(sum));
-    for (std::size_t k = 0; k < own.size(); ++k) {
-      back[part.stage.inputs()[k].producer].push_back(own[k]);
-    }
+    const at::Tensor& sum = part.sums[static_cast<std::size_t>(minibatch_ % part.replicas)];
+    internal::run_backward(part.stage, views[s], part.stage.views(sum), back, stashes[s]);
   }
   for (std::size_t s = 0; s < parts_.size(); ++s) {
     Part& part = parts_[s];

@@ -13,6 +13,7 @@
 #include "millrace/core/lr_schedule.h"
 #include "millrace/core/optimizer_keys.h"
 #include "millrace/model/emulated.h"
+#include "millrace/planner/placed.h"
 #include "millrace/planner/planner.h"
 #include "millrace/profiler/measure_cluster.h"
 #include "millrace/profiler/profile_model.h"
@@ -73,10 +74,10 @@ class Preparation {
           .at_key("parallel.stages");
     }
     // Refuses what the schedule does not offer, before anything is measured.
-    one_rank_schedule();
-    if (parallel().stages) {
-      make_schedule(parallel().schedule,
-                    {.num_ranks = *parallel().stages, .num_microbatches = parallel().microbatches},
+    if (!parallel().plan_is_file()) {
+      const ScheduleConfig straight{.num_ranks = parallel().stages.value_or(1),
+                                    .num_microbatches = parallel().microbatches};
+      make_schedule(parallel().schedule, deals() ? straight : schedule_config(parallel()),
                     parallel().policy);
     }
     if (parallel().plan_is_file()) {
@@ -104,6 +105,7 @@ class Preparation {
     plan.rule = parallel().rule;
     plan.microbatches = parallel().microbatches;
     plan.update = parallel().update;
+    plan.recompute = parallel().recompute;
   }
 
   std::string cache_file(const std::string& what) const {
@@ -277,7 +279,13 @@ class Preparation {
                         .stages = parallel().stages,
                         .replicas = parallel().replicas,
                         .straight = false};
-    if (!parallel().plan_is_file()) {
+    if (!parallel().plan_is_file() && !deals()) {
+      request.stages.reset();
+      request.replicas.clear();
+      job_.plan = make_placed_plan(parallel().plan, request, parallel().schedule,
+                                   schedule_config(parallel()));
+      apply_config(job_.plan);
+    } else if (!parallel().plan_is_file()) {
       job_.plan = make_plan(parallel().plan, request);
       apply_config(job_.plan);
     } else {
@@ -289,8 +297,10 @@ class Preparation {
       job_.plan.one_worker_minibatch_s = formula.one_worker_minibatch_s;
       job_.plan.minibatch_s = pipedream_minibatch_s(job_.plan, minibatch, job_.cluster);
     }
-    // Without a flush a minibatch goes to one replica as a whole.
-    const int64_t replicas = has_flush() ? job_.plan.max_replicas() : 1;
+    // Into microbatches, and over replicas or copies unless each takes whole minibatches.
+    const int64_t replicas =
+        make_schedule(job_.plan.schedule, schedule_config(job_.plan)).num_microbatches /
+        job_.plan.microbatches;
     job_.num_split_replicas = replicas;
     check_batch(train().batch,
                 parallel().microbatch_size ? std::optional<int64_t>(*parallel().microbatch_size)
@@ -311,13 +321,7 @@ class Preparation {
     add_alternatives(request, whole);
   }
 
-  Schedule one_rank_schedule() const {
-    return make_schedule(parallel().schedule,
-                         {.num_ranks = 1, .num_microbatches = parallel().microbatches},
-                         parallel().policy);
-  }
-
-  bool has_flush() const { return one_rank_schedule().flush; }
+  bool deals() const { return find_schedule(parallel().schedule).builtin->deals; }
 
   int num_optimizer_buffers() const {
     return static_cast<int>(optimizer_state(train()).buffers.size());
@@ -362,8 +366,9 @@ class Preparation {
       apply_config(plan);
       const bool replicated = std::any_of(plan.stages.begin(), plan.stages.end(),
                                           [](const PlanStage& s) { return s.ranks.size() > 1; });
-      // Plain data parallelism splits each minibatch, whatever the schedule of this run does.
-      if (replicated && plan.num_stages() == 1) {
+      // Plain data parallelism splits each minibatch, whatever the schedule of this run does; and
+      // one with a placement of its own is no judge of other plans.
+      if ((replicated && plan.num_stages() == 1) || !deals()) {
         plan.schedule = "1f1b";
       }
       // Without its own policy: the alternative may run under another schedule.

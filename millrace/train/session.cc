@@ -13,6 +13,7 @@
 #include "millrace/base/clock.h"
 #include "millrace/runtime/team.h"
 #include "millrace/schedule/lower.h"
+#include "millrace/schedule/policy.h"
 #include "millrace/schedule/registry.h"
 #include "millrace/schedule/validate.h"
 
@@ -28,6 +29,8 @@ constexpr double kPollS = 0.1;
 // stage cannot do that.
 void check_backward_weights(const Model& model, const std::vector<std::vector<int>>& stages,
                             const LoweredSchedule& lowered) {
+  // A mix is no version; the annotation names but one part of it.
+  const bool mixes = lowered.policy == "blend";
   std::vector<std::string> layers(stages.size());  // per stage, one that cannot
   for (std::size_t s = 0; s < stages.size(); ++s) {
     for (const int l : stages[s]) {
@@ -49,7 +52,7 @@ void check_backward_weights(const Model& model, const std::vector<std::vector<in
       for (int64_t m = action.first; m <= action.last; ++m) {
         if (forward) {
           read[{action.stage, m}] = action.version;
-        } else if (read.at({action.stage, m}) != action.version) {
+        } else if (mixes || read.at({action.stage, m}) != action.version) {
           throw Error(
               ErrorCode::kUnsupported,
               fmt::format("layer \"{}\" can only go back with the weights that its forward "
@@ -62,6 +65,17 @@ void check_backward_weights(const Model& model, const std::vector<std::vector<in
         }
       }
     }
+  }
+}
+
+void check_recompute(const Schedule& schedule, const Plan& plan) {
+  if (plan.recompute != Recompute::kNone && !find_policy(schedule.policy).backward_as_forward) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("recompute = \"{}\" computes a forward once more with the weights of its "
+                            "backward, and policy {} gives a backward other weights than its "
+                            "forward; set recompute = \"none\", or choose policy stash",
+                            to_string(plan.recompute), schedule.policy))
+        .at_key("parallel.recompute");
   }
 }
 
@@ -101,7 +115,7 @@ Session::Session(const SessionSetup& setup)
       workers_(static_cast<std::size_t>(setup.plan.workers)) {
   check_plan(setup.plan, setup.model->layer_names(), setup.model->edges());
   for (int rank = 0; rank < setup.plan.workers; ++rank) {
-    if (setup.plan.stage_of_rank(rank) >= 0) {
+    if (!setup.plan.stages_of_rank(rank).empty()) {
       ranks_.push_back(rank);
     }
   }
@@ -115,17 +129,25 @@ Session::Session(const SessionSetup& setup)
   }
   const double origin_s = monotonic_s();
   run([&](int rank) {
-    const int stage = setup_.plan.stage_of_rank(rank);
-    const std::vector<int>& replicas = setup_.plan.stages[static_cast<std::size_t>(stage)].ranks;
     WorkerSetup worker;
     worker.model = setup_.model;
-    worker.layers = stages[static_cast<std::size_t>(stage)];
+    for (const int stage : setup_.plan.stages_of_rank(rank)) {
+      StageSetup held;
+      held.stage = stage;
+      held.layers = stages[static_cast<std::size_t>(stage)];
+      held.replicas = setup_.plan.stages[static_cast<std::size_t>(stage)].ranks;
+      held.replica = static_cast<int>(
+          std::find(held.replicas.begin(), held.replicas.end(), rank) - held.replicas.begin());
+      std::sort(held.replicas.begin(), held.replicas.end());
+      worker.stages.push_back(std::move(held));
+    }
     worker.stage_of_layer = stage_of_layer;
-    worker.stage = stage;
-    worker.replica =
-        static_cast<int>(std::find(replicas.begin(), replicas.end(), rank) - replicas.begin());
-    worker.replicas = replicas;
-    std::sort(worker.replicas.begin(), worker.replicas.end());
+    worker.recompute = setup_.plan.recompute;
+    if (setup_.before_action) {
+      worker.before_action = [this, rank](const Action& action) {
+        setup_.before_action(rank, action);
+      };
+    }
     worker.used_ranks = ranks_;
     worker.rule = setup_.plan.rule;
     worker.train = setup_.train;
@@ -157,6 +179,16 @@ void Session::run(const std::function<void(int)>& work) {
       work);
 }
 
+int Session::num_replicas(int stage) const {
+  return static_cast<int>(setup_.plan.stages.at(static_cast<std::size_t>(stage)).ranks.size());
+}
+
+HeldStage& Session::held(int stage, int replica) {
+  const int rank = setup_.plan.stages.at(static_cast<std::size_t>(stage))
+                       .ranks.at(static_cast<std::size_t>(replica));
+  return workers_[static_cast<std::size_t>(rank)]->held(stage);
+}
+
 const Worker& Session::worker(int rank) const {
   return *workers_.at(static_cast<std::size_t>(rank));
 }
@@ -170,9 +202,10 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   const Plan& plan = setup_.plan;
   const bool clips = setup_.train.clip_norm.has_value();
   const Schedule schedule = make_schedule(plan.schedule, schedule_config(plan), setup_.policy);
+  check_recompute(schedule, plan);
   validate(schedule, plan, links_);
-  const LoweredSchedule lowered =
-      lower(schedule, plan, schedule.flush ? 1 : num_steps, links_, clips);
+  LoweredSchedule lowered = lower(schedule, plan, schedule.flush ? 1 : num_steps, links_, clips);
+  lowered.blend_lambda = setup_.blend_lambda;
   check_backward_weights(*setup_.model, stage_layers(plan, *setup_.model), lowered);
   const Feed feed(dataset, order.epoch(epoch), setup_.train.batch, first_step,
                   schedule.num_microbatches, setup_.model->dtype());
@@ -277,19 +310,19 @@ LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
 
 namespace {
 
-// Every named tensor of a worker: per parameter its weights, then what the optimizer keeps for it.
+// Every named tensor of a stage: per parameter its weights, then what the optimizer keeps for it.
 // Tensors that are no parameters (a layer's running statistics) join here.
 template <typename Visit>
-void visit_tensors(Worker& worker, const Visit& visit) {
-  const WeightViews weights = worker.stage().views(worker.weights());
-  const Optimizer& optimizer = worker.optimizer();
+void visit_tensors(HeldStage& held, const Visit& visit) {
+  const WeightViews weights = held.stage.views(held.versions.newest());
+  const Optimizer& optimizer = *held.optimizer;
   std::vector<WeightViews> states;
   for (const OptimizerBuffer& buffer : optimizer.state()) {
-    states.push_back(worker.stage().views(buffer.tensor));
+    states.push_back(held.stage.views(buffer.tensor));
   }
   // Slots come layer by layer in stage order, like the views.
   std::size_t slot = 0;
-  const std::vector<ParameterSlot>& slots = worker.stage().slots();
+  const std::vector<ParameterSlot>& slots = held.stage.slots();
   for (std::size_t l = 0; l < weights.size(); ++l) {
     for (std::size_t p = 0; p < weights[l].size(); ++p, ++slot) {
       const std::string& layer = slots[slot].layer;
@@ -307,10 +340,10 @@ void visit_tensors(Worker& worker, const Visit& visit) {
 }
 
 template <typename Visit>
-void visit_buffers(Worker& worker, const Visit& visit) {
-  const std::vector<BufferSlot>& slots = worker.stage().buffer_slots();
+void visit_buffers(HeldStage& held, const Visit& visit) {
+  const std::vector<BufferSlot>& slots = held.stage.buffer_slots();
   for (std::size_t b = 0; b < slots.size(); ++b) {
-    visit(NamedTensor{slots[b].layer + "." + slots[b].buffer, slots[b].layer, worker.buffers()[b]});
+    visit(NamedTensor{slots[b].layer + "." + slots[b].buffer, slots[b].layer, held.buffers[b]});
   }
 }
 
@@ -319,24 +352,24 @@ void visit_buffers(Worker& worker, const Visit& visit) {
 // Replicas see different samples, so their running statistics differ. Each weighs by what it saw
 // since the last time; one that saw nothing since, by nothing.
 void Session::average_buffers() {
-  for (const PlanStage& stage : setup_.plan.stages) {
-    std::vector<Worker*> replicas;
+  for (int stage = 0; stage < setup_.plan.num_stages(); ++stage) {
+    std::vector<HeldStage*> replicas;
     std::vector<double> samples;
-    for (const int rank : stage.ranks) {
-      replicas.push_back(workers_[static_cast<std::size_t>(rank)].get());
+    for (int r = 0; r < num_replicas(stage); ++r) {
+      replicas.push_back(&held(stage, r));
       samples.push_back(static_cast<double>(replicas.back()->take_buffer_samples()));
     }
     const double all = std::accumulate(samples.begin(), samples.end(), 0.0);
     if (replicas.size() == 1 || all == 0) {
       continue;
     }
-    for (std::size_t b = 0; b < replicas.front()->buffers().size(); ++b) {
-      at::Tensor average = replicas.front()->buffers()[b].mul(samples.front() / all);
+    for (std::size_t b = 0; b < replicas.front()->buffers.size(); ++b) {
+      at::Tensor average = replicas.front()->buffers[b].mul(samples.front() / all);
       for (std::size_t r = 1; r < replicas.size(); ++r) {
-        average.add_(replicas[r]->buffers()[b], samples[r] / all);
+        average.add_(replicas[r]->buffers[b], samples[r] / all);
       }
-      for (Worker* replica : replicas) {
-        replica->buffers()[b].copy_(average);
+      for (HeldStage* replica : replicas) {
+        replica->buffers[b].copy_(average);
       }
     }
   }
@@ -346,33 +379,34 @@ std::vector<NamedTensor> Session::state() {
   average_buffers();
   std::vector<NamedTensor> tensors;
   const auto add = [&](NamedTensor tensor) { tensors.push_back(std::move(tensor)); };
-  for (const PlanStage& stage : setup_.plan.stages) {
-    visit_tensors(*workers_[static_cast<std::size_t>(stage.ranks.front())], add);
+  for (int stage = 0; stage < setup_.plan.num_stages(); ++stage) {
+    visit_tensors(held(stage), add);
   }
-  for (const PlanStage& stage : setup_.plan.stages) {
-    visit_buffers(*workers_[static_cast<std::size_t>(stage.ranks.front())], add);
+  for (int stage = 0; stage < setup_.plan.num_stages(); ++stage) {
+    visit_buffers(held(stage), add);
   }
   return tensors;
 }
 
 bool Session::load(const std::string& name, const at::Tensor& value) {
   bool found = false;
-  for (const int rank : ranks_) {
-    const auto copy = [&](const NamedTensor& tensor) {
-      if (tensor.name != name) {
-        return;
-      }
-      if (!value.sizes().equals(tensor.tensor.sizes()) ||
-          value.scalar_type() != tensor.tensor.scalar_type()) {
-        throw Error(ErrorCode::kBadFile,
-                    "tensor " + name + " has another shape or dtype than this model's");
-      }
-      tensor.tensor.copy_(value);
-      found = true;
-    };
-    Worker& worker = *workers_[static_cast<std::size_t>(rank)];
-    visit_tensors(worker, copy);
-    visit_buffers(worker, copy);
+  const auto copy = [&](const NamedTensor& tensor) {
+    if (tensor.name != name) {
+      return;
+    }
+    if (!value.sizes().equals(tensor.tensor.sizes()) ||
+        value.scalar_type() != tensor.tensor.scalar_type()) {
+      throw Error(ErrorCode::kBadFile,
+                  "tensor " + name + " has another shape or dtype than this model's");
+    }
+    tensor.tensor.copy_(value);
+    found = true;
+  };
+  for (int stage = 0; stage < setup_.plan.num_stages(); ++stage) {
+    for (int replica = 0; replica < num_replicas(stage); ++replica) {
+      visit_tensors(held(stage, replica), copy);
+      visit_buffers(held(stage, replica), copy);
+    }
   }
   return found;
 }

@@ -24,11 +24,14 @@ namespace millrace {
 struct SessionSetup {
   const Model* model = nullptr;  // outlives the session
   Plan plan;
-  std::string policy;  // empty: the schedule's own
+  std::string policy;       // empty: the schedule's own
+  double blend_lambda = 1;  // of policy blend
   TrainConfig train;
   double timeout_s = 60;                       // deadline of every wait on another rank
   bool divide_twice = false;                   // `verify --break scale`
   const EmulationConfig* emulation = nullptr;  // null: real devices; read by the constructor only
+  // Called before every action of training, on its rank's thread, if set; for tests.
+  std::function<void(int rank, const Action& action)> before_action{};
 };
 
 // One parameter, buffer or optimizer tensor by its lasting name: "conv1.weight",
@@ -73,10 +76,13 @@ class Session {
   // Of everything trained so far. Of emulated devices, in their own seconds.
   Trace trace() const;
   const Worker& worker(int rank) const;
+  // What the rank that holds the stage's replica keeps of it.
+  HeldStage& held(int stage, int replica = 0);
 
  private:
   void run(const std::function<void(int)>& work);
   void average_buffers();
+  int num_replicas(int stage) const;
 
   SessionSetup setup_;
   std::vector<StageLink> links_;

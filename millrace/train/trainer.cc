@@ -61,6 +61,7 @@ class Run {
         session_({.model = &job.model,
                   .plan = job.plan,
                   .policy = job.config.parallel.policy,
+                  .blend_lambda = job.config.parallel.blend_lambda,
                   .train = job.config.train,
                   .timeout_s = job.config.parallel.timeout_s,
                   .emulation = job.emulation_or_null()}),

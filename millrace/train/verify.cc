@@ -17,6 +17,7 @@
 #include "millrace/core/lr_schedule.h"
 #include "millrace/schedule/registry.h"
 #include "millrace/train/oracle.h"
+#include "millrace/train/replay_oracle.h"
 #include "millrace/train/session.h"
 
 namespace millrace {
@@ -174,7 +175,7 @@ class Verification {
       if (schedule.flush) {
         compare_whole_batch(schedule.num_microbatches);
       } else {
-        compare_delayed(schedule.policy == "vertical_sync");
+        compare_delayed(schedule);
       }
     }).join();
     result_.equal = !result_.first_difference;
@@ -223,6 +224,7 @@ class Verification {
     Session session({.model = &job_.model,
                      .plan = job_.plan,
                      .policy = policy_,
+                     .blend_lambda = job_.config.parallel.blend_lambda,
                      .train = job_.config.train,
                      .timeout_s = job_.config.parallel.timeout_s,
                      .divide_twice = options_.fault == Break::kScale,
@@ -235,7 +237,7 @@ class Verification {
     // Stage objects die with the session; what is needed of them is copied per parameter now.
     for (int s = 0; s < job_.plan.num_stages(); ++s) {
       const std::vector<int>& ranks = job_.plan.stages[static_cast<std::size_t>(s)].ranks;
-      const Stage& stage = session.worker(ranks.front()).stage();
+      const Stage& stage = session.held(s).stage;
       slots_.push_back(stage.slots());
       for (int64_t step = 0; step < result_.steps; ++step) {
         for (int replica = 0; replica < static_cast<int>(ranks.size()); ++replica) {
@@ -375,22 +377,48 @@ class Verification {
     compare_replicas();
   }
 
-  void compare_delayed(bool vertical_sync) {
-    result_.oracle =
-        vertical_sync
-            ? "one thread, delayed SGD: all stages run a minibatch on the version that stage 0 has "
-              "when it enters"
-            : "one thread, delayed SGD: stage s runs its replica's k-th minibatch on the weights "
-              "after max(0, k-w) backwards, w = ceil(ranks from s on / replicas of s) - 1";
+  // An oracle of schedules without a flush: the facts of a verified step.
+  using StepOracle =
+      std::function<StepFacts(int64_t step, const int64_t* indices, int64_t count)>;
+
+  // The closed form where there is one, else the order itself.
+  StepOracle delayed_oracle(const Schedule& schedule) {
+    const bool vertical_sync = schedule.policy == "vertical_sync";
+    if (schedule.name == "pipedream" && (vertical_sync || schedule.policy == "stash")) {
+      result_.oracle =
+          vertical_sync
+              ? "one thread, delayed SGD: all stages run a minibatch on the version that stage 0 "
+                "has when it enters"
+              : "one thread, delayed SGD: stage s runs its replica's k-th minibatch on the weights "
+                "after max(0, k-w) backwards, w = ceil(ranks from s on / replicas of s) - 1";
+      const auto oracle = std::make_shared<DelayedSgdOracle>(
+          job_.model, job_.plan, vertical_sync, job_.config.train, lr_of_step());
+      return [this, oracle](int64_t step, const int64_t* indices, int64_t count) {
+        return oracle->step(*job_.data.train, indices, count, step + 1 == result_.steps,
+                            first_step_ + step);
+      };
+    }
+    result_.oracle = fmt::format(
+        "one thread, minibatch by minibatch, on the weights that schedule {} and policy {} give "
+        "each forward and backward",
+        schedule.name, schedule.policy);
+    const auto oracle = std::make_shared<ReplayOracle>(
+        job_.model, job_.plan, schedule, result_.steps, schedule.policy,
+        job_.config.parallel.blend_lambda, job_.config.train, lr_of_step());
+    return [this, oracle](int64_t step, const int64_t* indices, int64_t count) {
+      return oracle->step(*job_.data.train, indices, count, first_step_ + step);
+    };
+  }
+
+  void compare_delayed(const Schedule& schedule) {
     result_.tolerance = 0;
-    DelayedSgdOracle oracle(job_.model, job_.plan, vertical_sync, job_.config.train, lr_of_step());
+    const StepOracle oracle = delayed_oracle(schedule);
     const std::vector<int64_t> epoch = order_.epoch(0);
     Comparison compare(result_, 0.0);
     auto update = updates_.begin();
     for (int64_t step = 0; step < result_.steps; ++step) {
       const auto [indices, count] = samples(epoch, step);
-      const StepFacts facts = oracle.step(*job_.data.train, indices, count,
-                                          step + 1 == result_.steps, first_step_ + step);
+      const StepFacts facts = oracle(step, indices, count);
       compare_loss(compare, step, facts.loss_sum);
       std::set<int> updated;
       for (; update != updates_.end() && update->step == step; ++update) {

@@ -32,6 +32,7 @@ struct MessageTag {
   int32_t stage = 0;       // of the sender's action
   int64_t microbatch = 0;  // or sequence number
   int32_t tensor = 0;      // which of those that one action hands over
+  int32_t to_stage = 0;    // of the receiver's action
   bool operator==(const MessageTag&) const = default;
 };
 // "SEND_F of stage 1, microbatch 7"; an engine's own: "message kind 101, stage 0, number 7".

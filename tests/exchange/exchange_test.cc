@@ -102,13 +102,13 @@ TEST(Exchange, MadeByNameOverSomeRanks) {
   const auto errors = run_ranks(3, [&](int rank) {
     const auto communicator = world.communicator(rank);
     const std::vector<int> replicas = rank == 1 ? std::vector<int>{1} : std::vector<int>{0, 2};
-    const auto exchange = make_exchange("bsp", replicas, *communicator);
+    const auto exchange = make_exchange("bsp", 0, replicas, *communicator);
     at::Tensor gradient = at::full({5}, 1 + rank, at::kDouble);
     Transfer transfer;
     exchange->reduce(gradient, transfer);
     exchange->step([] {});
     EXPECT_TRUE(at::equal(gradient, at::full({5}, rank == 1 ? 2 : 4, at::kDouble)));
-    const Error unknown = error_of([&] { make_exchange("bps", {rank}, *communicator); });
+    const Error unknown = error_of([&] { make_exchange("bps", 0, {rank}, *communicator); });
     EXPECT_EQ(unknown.code(), ErrorCode::kInvalidArgument);
     EXPECT_THAT(unknown.message(), HasSubstr("bsp"));
   });

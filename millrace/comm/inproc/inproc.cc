@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "millrace/base/text.h"
@@ -18,7 +19,7 @@ struct InprocWorld::State {
   State(int num_ranks, double limit_s)
       : timeout_s(limit_s), spin_s(default_spin_s(num_ranks)), boxes(num_ranks, limit_s) {}
 
-  std::shared_ptr<InprocGroupShared> join_group(int rank, const std::vector<int>& ranks);
+  std::shared_ptr<InprocGroupShared> join_group(int rank, const std::vector<int>& ranks, int stage);
   void abort(const Error& cause);
 
   struct Forming {
@@ -30,16 +31,19 @@ struct InprocWorld::State {
   const double spin_s;  // by the whole world: its other ranks want the cores, too
   Mailboxes<at::Tensor> boxes;
   std::mutex mutex;
-  std::map<std::pair<int, std::vector<int>>, int64_t> num_calls;    // by (rank, ranks)
-  std::map<std::pair<std::vector<int>, int64_t>, Forming> forming;  // by (ranks, call)
+  // By stage and ranks: how often each rank called, and the groups that not all have joined yet, by
+  // the number of the call.
+  std::map<std::tuple<int, std::vector<int>, int>, int64_t> num_calls;
+  std::map<std::tuple<int, std::vector<int>, int64_t>, Forming> forming;
   std::vector<std::weak_ptr<InprocGroupShared>> groups;             // to wake on abort
 };
 
 std::shared_ptr<InprocGroupShared> InprocWorld::State::join_group(int rank,
-                                                                  const std::vector<int>& ranks) {
+                                                                  const std::vector<int>& ranks,
+                                                                  int stage) {
   std::lock_guard lock(mutex);
-  const int64_t call = num_calls[{rank, ranks}]++;
-  const auto entry = forming.try_emplace({ranks, call}).first;
+  const int64_t call = num_calls[{stage, ranks, rank}]++;
+  const auto entry = forming.try_emplace({stage, ranks, call}).first;
   if (entry->second.group == nullptr) {
     std::erase_if(groups, [](const auto& group) { return group.expired(); });
     entry->second.group =
@@ -97,7 +101,7 @@ class InprocWorld::Member final : public Communicator {
     return tensor;
   }
 
-  std::unique_ptr<Group> group(const std::vector<int>& ranks) override {
+  std::unique_ptr<Group> group(const std::vector<int>& ranks, int stage) override {
     const auto own = std::find(ranks.begin(), ranks.end(), rank_);
     const bool ascending =
         std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
@@ -112,7 +116,7 @@ class InprocWorld::Member final : public Communicator {
                               world_size() - 1, rank_, join(parts, ", ")))
           .at_rank(rank_);
     }
-    return std::make_unique<InprocGroup>(world_.join_group(rank_, ranks),
+    return std::make_unique<InprocGroup>(world_.join_group(rank_, ranks, stage),
                                          static_cast<int>(own - ranks.begin()));
   }
 

@@ -29,8 +29,9 @@ double own_bytes(const at::Tensor& tensor) {
 
 class ShapedGroup final : public Group {
  public:
-  ShapedGroup(std::unique_ptr<Group> engine, const ShapedNetwork& network, const AbortFlag& abort)
-      : engine_(std::move(engine)), network_(network), abort_(abort) {}
+  ShapedGroup(std::unique_ptr<Group> engine, int stage, const ShapedNetwork& network,
+              const AbortFlag& abort)
+      : engine_(std::move(engine)), stage_(stage), network_(network), abort_(abort) {}
 
   const std::vector<int>& ranks() const override { return engine_->ranks(); }
   int member() const override { return engine_->member(); }
@@ -41,7 +42,7 @@ class ShapedGroup final : public Group {
     const double last_asked_s = latest(asked_s);
     Transfer transfer = engine_->all_reduce_sum(tensor);
     const double bytes =
-        network_.reduction_bytes ? network_.reduction_bytes(ranks(), tensor) : own_bytes(tensor);
+        network_.reduction_bytes ? network_.reduction_bytes(stage_, tensor) : own_bytes(tensor);
     pause_until(last_asked_s + network_.cluster.all_reduce_s(ranks(), bytes) * network_.time_scale,
                 abort_, network_.spin_s);
     transfer.wait_s = last_asked_s - asked_s;
@@ -63,6 +64,7 @@ class ShapedGroup final : public Group {
   }
 
   std::unique_ptr<Group> engine_;
+  int stage_;
   const ShapedNetwork& network_;
   const AbortFlag& abort_;
 };
@@ -111,8 +113,8 @@ class ShapedCommunicator final : public Communicator {
     return tensor;
   }
 
-  std::unique_ptr<Group> group(const std::vector<int>& ranks) override {
-    return std::make_unique<ShapedGroup>(engine_->group(ranks), network_, abort_);
+  std::unique_ptr<Group> group(const std::vector<int>& ranks, int stage) override {
+    return std::make_unique<ShapedGroup>(engine_->group(ranks, stage), stage, network_, abort_);
   }
 
   void abort(const Error& cause) override {

@@ -35,6 +35,7 @@ class Conv2d final : public Layer {
   }
 
   const char* kind() const override { return "conv2d"; }
+  bool joins_kept() const override { return true; }
 
   TensorSpec output(const TensorSpecs& inputs) const override {
     const TensorSpec& input = internal::one_input(*this, inputs);

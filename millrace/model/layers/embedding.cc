@@ -25,6 +25,7 @@ class Embedding final : public Layer {
   }
 
   const char* kind() const override { return "embedding"; }
+  bool joins_kept() const override { return true; }
 
   TensorSpec output(const TensorSpecs& inputs) const override {
     const TensorSpec& input = internal::one_input(*this, inputs);

@@ -25,6 +25,7 @@ class LayerNorm final : public Layer {
   }
 
   const char* kind() const override { return "layer_norm"; }
+  bool joins_kept() const override { return true; }
 
   TensorSpec output(const TensorSpecs& inputs) const override {
     const TensorSpec& input = internal::one_input(*this, inputs);

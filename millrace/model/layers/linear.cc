@@ -26,6 +26,7 @@ class Linear final : public Layer {
   }
 
   const char* kind() const override { return "linear"; }
+  bool joins_kept() const override { return true; }
 
   TensorSpec output(const TensorSpecs& inputs) const override {
     const TensorSpec& input = internal::one_input(*this, inputs);

@@ -1,0 +1,35 @@
+#include "millrace/runtime/held_stage.h"
+
+#include <utility>
+
+#include "millrace/runtime/worker.h"
+
+namespace millrace {
+namespace {
+
+at::Tensor initial_weights(const Stage& stage, uint64_t seed) {
+  at::Tensor flat = stage.new_flat();
+  stage.initialize(flat, seed);
+  return flat;
+}
+
+}  // namespace
+
+HeldStage::HeldStage(const WorkerSetup& worker, const StageSetup& setup, Communicator& communicator)
+    : index(setup.stage),
+      replica(setup.replica),
+      stage(*worker.model, setup.layers),
+      borders(*worker.model, stage, worker.stage_of_layer),
+      versions(stage, initial_weights(stage, worker.seed)),
+      optimizer(make_optimizer(worker.train, flat_layout(stage, worker.dtype))),
+      gradient(stage.new_flat()),
+      gradient_views(stage.views(gradient)),
+      buffers(stage.new_buffers()) {
+  if (setup.replicas.size() > 1) {
+    exchange = make_exchange(worker.rule, setup.stage, setup.replicas, communicator);
+  }
+}
+
+int64_t HeldStage::take_buffer_samples() { return std::exchange(buffer_samples, 0); }
+
+}  // namespace millrace

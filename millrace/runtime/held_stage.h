@@ -1,0 +1,49 @@
+// HeldStage: what a rank keeps of one of its stages: weights in all live versions, gradient sums,
+// optimizer state, buffers, and the exchange with the stage's other ranks.
+//
+// Used from the rank's thread only.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "millrace/comm/communicator.h"
+#include "millrace/exchange/exchange.h"
+#include "millrace/model/stage.h"
+#include "millrace/runtime/neighbours.h"
+#include "millrace/runtime/optimizer.h"
+#include "millrace/runtime/versions.h"
+
+namespace millrace {
+
+struct WorkerSetup;
+
+// Which layers of the model make a stage, and which ranks hold it.
+struct StageSetup {
+  int stage = 0;
+  std::vector<int> layers;    // by index
+  int replica = 0;            // of this rank, among the stage's
+  std::vector<int> replicas;  // world ranks, ascending
+};
+
+struct HeldStage {
+  // Collective over the stage's replicas when there are several.
+  HeldStage(const WorkerSetup& worker, const StageSetup& setup, Communicator& communicator);
+
+  int index;
+  int replica;
+  Stage stage;
+  StageBorders borders;
+  WeightVersions versions;
+  std::unique_ptr<Optimizer> optimizer;
+  at::Tensor gradient;  // flat sums
+  WeightViews gradient_views;
+  Tensors buffers;             // in buffer_slots() order: no versions, updated in order of forwards
+  int64_t buffer_samples = 0;  // that went through training forwards since take_buffer_samples()
+  std::unique_ptr<Exchange> exchange;  // null for a single replica
+
+  // What this replica's buffers weigh in an average; starts counting anew.
+  int64_t take_buffer_samples();
+};
+
+}  // namespace millrace

@@ -1,0 +1,383 @@
+#include "millrace/runtime/internal/training.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "millrace/base/clock.h"
+#include "millrace/runtime/clip.h"
+
+namespace millrace {
+
+using internal::Slot;
+using internal::SlotRing;
+
+Worker::Training::Lane::Lane(HeldStage& own, Worker& worker, const ActionList& actions)
+    : held(own),
+      neighbours(own.stage, own.borders, *worker.communicator_, &worker.recorder_),
+      slots(internal::flight_window(actions)) {
+  int64_t last = 0;
+  for (const Action& action : actions) {
+    last = std::max(last, action.last);
+  }
+  runs_.resize(static_cast<std::size_t>(last) + 1);
+  for (const Action& action : actions) {
+    for (int64_t m = action.first;
+         action.kind == ActionKind::kForward && action.stage == own.index && m <= action.last; ++m) {
+      runs_[static_cast<std::size_t>(m)] = true;
+    }
+  }
+  if (worker.setup_.recompute != Recompute::kNone) {
+    scratch_buffers = own.stage.new_buffers();
+  }
+}
+
+Worker::Training::Training(Worker& worker, const TrainSegment& segment)
+    : worker_(worker), segment_(segment) {
+  const ActionList& actions =
+      segment.lowered->ranks[static_cast<std::size_t>(worker.communicator_->rank())];
+  lane_of_.resize(static_cast<std::size_t>(segment.lowered->num_stages));
+  for (const std::unique_ptr<HeldStage>& held : worker.stages_) {
+    lanes_.push_back(std::make_unique<Lane>(*held, worker, actions));
+    lane_of_[static_cast<std::size_t>(held->index)] = lanes_.back().get();
+  }
+  for (const std::unique_ptr<Lane>& maker : lanes_) {
+    for (const std::unique_ptr<Lane>& user : lanes_) {
+      if (maker != user && !maker->held.borders.to(user->held.index).empty()) {
+        maker->users.push_back(user.get());
+        user->makers.push_back(maker.get());
+      }
+    }
+  }
+}
+
+void Worker::Training::forward(const Action& action) {
+  announce(action);
+  const double start_s = monotonic_s();
+  Lane& own = lane(action);
+  int64_t samples = 0;
+  for (int64_t m = action.first; m <= action.last; ++m) {
+    samples += forward_one(own, action, m);
+  }
+  worker_.finish(action, samples, start_s);
+  worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
+}
+
+void Worker::Training::backward(const Action& action) {
+  run_backward(action, [&](Lane& own, Slot& slot, const WeightViews& weights) {
+    slot.input_gradients = own.held.stage.backward(slot.stash, weights, slot.gradients,
+                                                   own.held.gradient_views);
+  });
+}
+
+void Worker::Training::input_gradient(const Action& action) {
+  run_backward(action, [&](Lane& own, Slot& slot, const WeightViews& weights) {
+    slot.input_gradients = own.held.stage.backward_input(slot.stash, weights, slot.gradients);
+  });
+}
+
+void Worker::Training::weight_gradient(const Action& action) {
+  announce(action);
+  const double start_s = monotonic_s();
+  Lane& own = lane(action);
+  std::vector<Stash*> stashes;
+  int64_t samples = 0;
+  for (int64_t m = action.first; m <= action.last; ++m) {
+    Slot& slot = own.slots.at(m);
+    samples += slot.samples;
+    if (slot.samples > 0) {
+      stashes.push_back(&slot.stash);
+    }
+  }
+  own.held.stage.backward_weight(stashes, own.held.gradient_views);
+  for (int64_t m = action.first; m <= action.last; ++m) {
+    Slot& slot = own.slots.at(m);
+    slot.computed = true;
+    SlotRing::release_when_done(slot, own.held.borders.num_sources());
+  }
+  worker_.finish(action, samples, start_s);
+  worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
+}
+
+void Worker::Training::send(const Action& action) {
+  announce(action);
+  Lane& own = lane(action);
+  Slot& slot = own.slots.at(action.first);
+  const bool is_forward = action.kind == ActionKind::kSendForward;
+  // An empty part made none of them.
+  Tensors& tensors = is_forward ? slot.outputs : slot.input_gradients;
+  tensors.resize(is_forward ? own.held.stage.outputs().size() : own.held.stage.inputs().size());
+  own.neighbours.send(action, tensors);
+  if (!is_forward) {
+    ++slot.num_sent_back;
+    SlotRing::release_when_done(slot, own.held.borders.num_sources());
+  }
+}
+
+void Worker::Training::receive(const Action& action) {
+  announce(action);
+  Lane& own = lane(action);
+  const int64_t samples = segment_.feed->part_samples(action.first);
+  Slot& slot = own.slots.at(action.first);
+  if (action.kind == ActionKind::kReceiveForward) {
+    slot.inputs.resize(own.held.stage.inputs().size());
+    own.neighbours.receive_inputs(action, samples, slot.inputs);
+  } else {
+    own.neighbours.receive_gradients(action, samples, slot.gradients);
+  }
+}
+
+void Worker::Training::reduce(const Action& action) {
+  announce(action);
+  HeldStage& held = lane(action).held;
+  MILLRACE_CHECK(held.exchange != nullptr, "REDUCE on a stage with one replica");
+  const double start_s = monotonic_s();
+  Transfer transfer;
+  held.exchange->reduce(held.gradient, transfer);
+  worker_.recorder_.add(action, start_s, monotonic_s(), transfer.wait_s, transfer.bytes);
+}
+
+void Worker::Training::norm(const Action& action) {
+  announce(action);
+  const double start_s = monotonic_s();
+  // Replicas hold the same gradient: the first one brings it, the others bring nothing.
+  at::Tensor sum = at::zeros({1}, at::kDouble);
+  bool reports = false;
+  for (const std::unique_ptr<HeldStage>& held : worker_.stages_) {
+    if (held->replica == 0) {
+      *sum.data_ptr<double>() += squared_norm(held->gradient);
+      reports = reports || held->index == 0;
+    }
+  }
+  Transfer transfer;
+  if (worker_.norm_group_ != nullptr) {
+    transfer = worker_.norm_group_->all_reduce_sum(sum);
+  }
+  const double norm = std::sqrt(*sum.data_ptr<double>()) / update_samples(action);
+  clip_ = clip_factor(norm, worker_.setup_.train.clip_norm.value());
+  for (int64_t step = first_step(action); reports && step <= last_step(action); ++step) {
+    segment_.board->report_norm(step, norm);
+  }
+  worker_.recorder_.add(action, start_s, monotonic_s(), transfer.wait_s, transfer.bytes);
+}
+
+void Worker::Training::step(const Action& action) {
+  announce(action);
+  const double start_s = monotonic_s();
+  HeldStage& held = lane(action).held;
+  if (held.exchange != nullptr) {
+    held.exchange->step([&] { update(held, action); });
+  } else {
+    update(held, action);
+  }
+  worker_.finish(action, 0, start_s);
+  const double end_s = monotonic_s();
+  worker_.recorder_.add(action, start_s, end_s, 0, 0);
+  if (&held == worker_.stages_.front().get()) {
+    worker_.recorder_.step_done(end_s, last_step(action) - first_step(action) + 1);
+  }
+}
+
+// Steps whose minibatches an update applies: one, or a round of replicas without a flush.
+int64_t Worker::Training::first_step(const Action& action) const {
+  return action.first / segment_.lowered->microbatches_per_step;
+}
+int64_t Worker::Training::last_step(const Action& action) const {
+  return action.last / segment_.lowered->microbatches_per_step;
+}
+
+double Worker::Training::update_samples(const Action& action) const {
+  int64_t samples = 0;
+  for (int64_t step = first_step(action); step <= last_step(action); ++step) {
+    samples += segment_.feed->step_samples(step);
+  }
+  return static_cast<double>(samples);
+}
+
+// Loads what the stage takes of the data, and runs it on the slot's microbatch.
+Tensors Worker::Training::run_forward(Lane& own, Slot& slot, const WeightViews& weights,
+                                      at::TensorList buffers, LossSums& sums) const {
+  const Stage& stage = own.held.stage;
+  Batch batch;
+  if (stage.takes_data() || stage.is_last()) {
+    batch = segment_.feed->part(slot.microbatch);
+  }
+  if (stage.takes_data()) {
+    slot.inputs.resize(stage.inputs().size());
+    slot.inputs.front() = std::move(batch.input);
+  }
+  const LayerContext context{
+      .training = true,
+      .seed = worker_.setup_.seed,
+      .step = segment_.first_step + slot.microbatch / segment_.lowered->microbatches_per_step,
+      .first_place = segment_.feed->first_place(slot.microbatch),
+      .buffers = buffers};
+  return stage.forward(context, slot.inputs, weights, batch.target, slot.stash, sums);
+}
+
+// Returns the samples of the microbatch.
+int64_t Worker::Training::forward_one(Lane& own, const Action& action, int64_t microbatch) {
+  HeldStage& held = own.held;
+  Slot& slot = own.slots.at(microbatch);
+  slot.samples = segment_.feed->part_samples(microbatch);
+  const Recompute recompute = worker_.setup_.recompute;
+  LossSums sums;
+  if (slot.samples > 0) {
+    slot.stash.keeps_inputs_only = recompute == Recompute::kLayer;
+    slot.outputs =
+        run_forward(own, slot, held.versions.read(action.version), held.buffers, sums);
+    held.buffer_samples += slot.samples;
+    if (held.stage.is_last()) {
+      slot.outputs.back().reset();  // the model's own output goes nowhere
+    }
+  }
+  if (recompute == Recompute::kStage) {
+    slot.stash = Stash{};
+  } else {
+    slot.inputs.clear();
+  }
+  hand_on(own, slot);
+  if (held.stage.is_last() && sums.samples > 0) {
+    segment_.board->report(microbatch / segment_.lowered->microbatches_per_step, held.replica,
+                           sums);
+  }
+  return slot.samples;
+}
+
+// Outputs that a stage of this rank takes become its inputs without a message.
+void Worker::Training::hand_on(Lane& own, Slot& slot) const {
+  bool sends = false;
+  for (int stage = 0; stage < own.held.borders.num_stages() && !own.users.empty(); ++stage) {
+    const Lane* other = lane_of_[static_cast<std::size_t>(stage)];
+    sends = sends || (!own.held.borders.to(stage).empty() &&
+                      (other == nullptr || !runs(*other, slot.microbatch)));
+  }
+  bool handed = false;
+  for (Lane* user : own.users) {
+    if (!runs(*user, slot.microbatch)) {
+      continue;
+    }
+    Slot& target = user->slots.at(slot.microbatch);
+    const std::vector<int>& outputs = own.held.borders.to(user->held.index);
+    const std::vector<int>& inputs = user->held.borders.from(own.held.index);
+    target.inputs.resize(user->held.stage.inputs().size());
+    for (std::size_t k = 0; k < inputs.size() && slot.samples > 0; ++k) {
+      target.inputs[static_cast<std::size_t>(inputs[k])] =
+          slot.outputs[static_cast<std::size_t>(outputs[k])];
+    }
+    handed = true;
+  }
+  if (handed && !sends) {
+    slot.outputs.clear();
+  }
+}
+
+// The same for gradients.
+void Worker::Training::hand_back(Lane& own, Slot& slot) const {
+  for (Lane* maker : own.makers) {
+    if (!runs(*maker, slot.microbatch)) {
+      continue;
+    }
+    Slot& target = maker->slots.at(slot.microbatch);
+    const std::vector<int>& inputs = own.held.borders.from(maker->held.index);
+    const std::vector<int>& outputs = maker->held.borders.to(own.held.index);
+    for (std::size_t k = 0; k < inputs.size() && slot.samples > 0; ++k) {
+      at::Tensor& gradient = slot.input_gradients[static_cast<std::size_t>(inputs[k])];
+      if (gradient.defined()) {
+        target.gradients.push_back({outputs[k], own.held.index, std::move(gradient)});
+      }
+    }
+    ++slot.num_sent_back;
+  }
+}
+
+// The weights that a backward reads: under policy blend a mix of its version and the newest.
+const WeightViews& Worker::Training::backward_weights(Lane& own, const Action& action) const {
+  WeightVersions& versions = own.held.versions;
+  const int64_t behind = versions.newest_version() - action.version;
+  if (segment_.lowered->policy != "blend" || behind == 0) {
+    return versions.read(action.version);
+  }
+  const double stale = std::exp(-segment_.lowered->blend_lambda * static_cast<double>(behind));
+  if (stale == 0) {
+    return versions.newest_views();
+  }
+  if (stale == 1) {
+    return versions.read(action.version);
+  }
+  if (!own.mixed.defined()) {
+    own.mixed = at::empty_like(versions.newest());
+    own.mixed_views = own.held.stage.views(own.mixed);
+  }
+  own.mixed.copy_(versions.newest()).mul_(1 - stale).add_(versions.flat(action.version), stale);
+  return own.mixed_views;
+}
+
+// Brings back what the forward did not keep. Buffers were updated by the forward itself.
+void Worker::Training::prepare_backward(Lane& own, Slot& slot, const WeightViews& weights) const {
+  if (worker_.setup_.recompute == Recompute::kStage) {
+    LossSums known;
+    run_forward(own, slot, weights, own.scratch_buffers, known);
+    slot.inputs.clear();
+  } else if (worker_.setup_.recompute == Recompute::kLayer) {
+    slot.stash.context.buffers = own.scratch_buffers;
+  }
+  if (!own.users.empty()) {
+    // Those of this rank's stages came before those by message; they are summed in the order of
+    // consumers wherever these run.
+    std::stable_sort(slot.gradients.begin(), slot.gradients.end(),
+                     [](const BorderGradient& a, const BorderGradient& b) {
+                       return a.consumer < b.consumer;
+                     });
+  }
+}
+
+// Runs B or I on every non-empty microbatch of the action and records it.
+template <typename Compute>
+void Worker::Training::run_backward(const Action& action, const Compute& compute) {
+  announce(action);
+  const double start_s = monotonic_s();
+  Lane& own = lane(action);
+  const WeightViews& weights = backward_weights(own, action);
+  int64_t samples = 0;
+  for (int64_t m = action.first; m <= action.last; ++m) {
+    Slot& slot = own.slots.at(m);
+    samples += slot.samples;
+    if (slot.samples > 0) {
+      prepare_backward(own, slot, weights);
+      compute(own, slot, weights);
+      slot.gradients.clear();
+    }
+    hand_back(own, slot);
+    slot.computed = action.kind != ActionKind::kInputGradient;
+    SlotRing::release_when_done(slot, own.held.borders.num_sources());
+  }
+  worker_.finish(action, samples, start_s);
+  worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
+}
+
+void Worker::Training::update(HeldStage& held, const Action& action) {
+  const int64_t step = last_step(action);
+  const double samples = update_samples(action);
+  if (worker_.setup_.divide_twice) {
+    held.gradient.div_(samples);
+  }
+  if (segment_.observer != nullptr) {
+    segment_.observer->before_update(held.index, held.replica, step, held.gradient, samples,
+                                     held.versions.newest());
+  }
+  const at::Tensor current = held.versions.newest();
+  at::Tensor& target = held.versions.buffer_for(action.version);
+  held.optimizer->update(
+      current, target, held.gradient,
+      {.samples = samples, .lr = segment_.lr->at(segment_.first_step + step), .clip = clip_});
+  held.versions.made(action.version);
+  if (segment_.observer != nullptr) {
+    segment_.observer->after_update(held.index, held.replica, step, held.versions.newest());
+  }
+}
+
+}  // namespace millrace
