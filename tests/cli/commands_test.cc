@@ -68,6 +68,9 @@ TEST(ListTest, PrintsEveryScheduleWithItsFacts) {
 
 TEST(SimulateTest, AgreesWithTheClosedFormsOfAllSchedules) {
   for (const ScheduleEntry& entry : schedules()) {
+    if (!entry.builtin->deals) {
+      continue;  // several stages a rank, split backwards, or a policy of its own
+    }
     for (const int ranks : {1, 2, 3, 5, 8}) {
       for (const int microbatches : {1, 2, 7, 16}) {
         const auto refused = entry.builtin->offers({ranks, microbatches});
