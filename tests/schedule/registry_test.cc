@@ -351,7 +351,8 @@ TEST(Registry, NamesAreUniqueAndFound) {
     EXPECT_EQ(entry.builtin->make(testing::with_chunks(entry, config)).policy, fitting.front());
   }
   EXPECT_EQ(names, (std::set<std::string>{"naive", "gpipe", "1f1b", "pipedream", "1f1b-interleaved",
-                                          "breadth-first"}));
+                                          "breadth-first", "2bp-naive", "2bp-gpipe", "2bp-1f1b-1",
+                                          "2bp-1f1b-2", "zb-h1", "zb-v"}));
 }
 
 TEST(Registry, UnknownNameGetsTheNearest) {
