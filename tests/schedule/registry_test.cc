@@ -352,7 +352,8 @@ TEST(Registry, NamesAreUniqueAndFound) {
   }
   EXPECT_EQ(names, (std::set<std::string>{"naive", "gpipe", "1f1b", "pipedream", "1f1b-interleaved",
                                           "breadth-first", "2bp-naive", "2bp-gpipe", "2bp-1f1b-1",
-                                          "2bp-1f1b-2", "zb-h1", "zb-v"}));
+                                          "2bp-1f1b-2", "zb-h1", "zb-v", "bitpipe",
+                                          "bitpipe-published", "chimera"}));
 }
 
 TEST(Registry, UnknownNameGetsTheNearest) {
