@@ -351,9 +351,10 @@ TEST(Registry, NamesAreUniqueAndFound) {
     EXPECT_EQ(entry.builtin->make(testing::with_chunks(entry, config)).policy, fitting.front());
   }
   EXPECT_EQ(names, (std::set<std::string>{"naive", "gpipe", "1f1b", "pipedream", "1f1b-interleaved",
-                                          "breadth-first", "2bp-naive", "2bp-gpipe", "2bp-1f1b-1",
-                                          "2bp-1f1b-2", "zb-h1", "zb-v", "bitpipe",
-                                          "bitpipe-published", "chimera", "pipedream-2bw"}));
+                                          "breadth-first", "bitpipe", "bitpipe-published",
+                                          "chimera", "2bp-naive", "2bp-gpipe", "2bp-1f1b-1",
+                                          "2bp-1f1b-2", "zb-h1", "zb-v", "pipedream-2bw",
+                                          "timeprest", "v-timeprest", "i-timeprest"}));
 }
 
 TEST(Registry, UnknownNameGetsTheNearest) {
