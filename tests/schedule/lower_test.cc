@@ -127,7 +127,7 @@ const std::vector<std::vector<int>> kShapes = {{1},    {2},    {3, 1},    {2, 1,
                                                {2, 2}, {2, 3}, {4, 1, 2}, {1, 1, 3}, {12, 1, 1}};
 
 TEST(Lower, ReplicatedPlansRunForEverySchedule) {
-  for (const ScheduleEntry& entry : schedules()) {
+  for (const ScheduleEntry& entry : testing::straight_schedules()) {
     for (const std::vector<int>& replicas : kShapes) {
       for (const int microbatches : {1, 2, 5}) {
         Plan plan = testing::plan_of_replicas(replicas);

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 
@@ -15,16 +14,20 @@
 #include "millrace/schedule/policy.h"
 #include "millrace/schedule/validate.h"
 #include "tests/schedule/schedule_testing.h"
+#include "tests/schedule/slots.h"
 
 namespace millrace {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using testing::run_in_slots;
+using testing::Times;
 
-// Calls visit(schedule, entry, config) for every entry, size and fitting policy.
+// Calls visit(schedule, entry, config) for every size and fitting policy of the straight entries.
 template <class Visit>
 void over_the_grid(const Visit& visit) {
-  for (const ScheduleEntry& entry : schedules()) {
+  for (const ScheduleEntry& entry : testing::straight_schedules()) {
     for (int ranks = 1; ranks <= 8; ++ranks) {
       for (int microbatches = 1; microbatches <= 32; ++microbatches) {
         const ScheduleConfig config{.num_ranks = ranks, .num_microbatches = microbatches};
@@ -44,41 +47,32 @@ void over_the_grid(const Visit& visit) {
   }
 }
 
-// Start and end of every action when F lasts f, B lasts b and messages nothing.
-struct Timed {
-  double start = -1;
-  double end = -1;
-};
-std::vector<std::vector<Timed>> run_in_slots(const ActionLists& lists, double f, double b) {
-  std::vector<std::vector<Timed>> times;
-  std::map<std::tuple<ActionKind, int, int64_t>, double> done;
-  std::vector<std::size_t> next(lists.size(), 0);
-  for (const ActionList& list : lists) {
-    times.emplace_back(list.size());
-  }
-  const int last_stage = static_cast<int>(lists.size()) - 1;
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-      for (; next[rank] < lists[rank].size(); ++next[rank]) {
-        const Action& a = lists[rank][next[rank]];
-        const bool forward = a.kind == ActionKind::kForward;
-        const int other = a.stage + (forward ? -1 : 1);
-        double start = next[rank] == 0 ? 0 : times[rank][next[rank] - 1].end;
-        if (other >= 0 && other <= last_stage) {
-          const auto found = done.find({a.kind, other, a.first});
-          if (found == done.end()) {
-            break;
+// Calls visit(schedule, entry, config) for every entry and offered size, with the default policy.
+// Config has the chunks filled in.
+template <class Visit>
+void over_all(const Visit& visit) {
+  for (const ScheduleEntry& entry : schedules()) {
+    int num_offered = 0;
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      for (int microbatches = 1; microbatches <= 16; ++microbatches) {
+        for (int chunks = 1; chunks <= (entry.builtin->deals ? 1 : 4); ++chunks) {
+          const ScheduleConfig config{
+              .num_ranks = ranks, .num_microbatches = microbatches, .chunks = chunks};
+          if (entry.builtin->offers(config)) {
+            continue;
           }
-          start = std::max(start, found->second);
+          SCOPED_TRACE(::testing::Message()
+                       << entry.name << " P=" << ranks << " M=" << microbatches << " V=" << chunks);
+          ++num_offered;
+          visit(make_schedule(entry.name, config), entry, config);
+          if (::testing::Test::HasFailure()) {
+            return;  // one counterexample is enough
+          }
         }
-        times[rank][next[rank]] = {start, start + (forward ? f : b)};
-        done[{a.kind, a.stage, a.first}] = start + (forward ? f : b);
-        moved = true;
       }
     }
+    EXPECT_GE(num_offered, 8) << entry.name;
   }
-  return times;
 }
 
 constexpr std::pair<double, double> kSlots[] = {{1, 1}, {1, 2}, {3, 2}, {2, 7}};
@@ -124,42 +118,110 @@ TEST(BuiltinSchedules, EachForwardHasItsBackwardOnItsRank) {
   });
 }
 
-TEST(BuiltinSchedules, StashIsExactlyTheDeclaredPeak) {
-  over_the_grid(
-      [](const Schedule& schedule, const ScheduleEntry& entry, const ScheduleConfig& config) {
-        const std::vector<int> declared = entry.builtin->peak_stash(config).ranks;
-        ASSERT_EQ(declared.size(), static_cast<std::size_t>(config.num_ranks));
-        for (const int steps : {1, config.num_ranks, 3 * config.num_ranks}) {
-          const ActionLists lists = unroll(schedule, schedule.flush ? 1 : steps);
-          for (std::size_t rank = 0; rank < lists.size(); ++rank) {
-            // An epoch shorter than the pipeline never fills it.
-            const int expected = schedule.flush ? declared[rank] : std::min(declared[rank], steps);
-            EXPECT_EQ(testing::peak_in_flight(lists[rank]), expected) << "rank " << rank;
-          }
-        }
-      });
+TEST(BuiltinSchedules, BareListsHaveNoFaultForAnyNumberOfSteps) {
+  over_all([](const Schedule& schedule, const ScheduleEntry&, const ScheduleConfig& config) {
+    EXPECT_EQ(schedule.num_microbatches, config.num_microbatches);
+    for (const int steps : {1, 2, 3, 7, 2 * config.num_ranks + 1}) {
+      const ActionLists lists = unroll(schedule, steps);
+      const std::vector<Finding> findings =
+          find_faults(lists, schedule.stage_ranks, int64_t{steps} * schedule.num_microbatches);
+      EXPECT_TRUE(findings.empty()) << steps << " steps: " << findings.front().text;
+    }
+  });
+}
+
+// Each stage on as many positions as the schedule has directions, each rank with V stages of each.
+TEST(BuiltinSchedules, PlacementIsTheDeclaredOne) {
+  over_all([](const Schedule& schedule, const ScheduleEntry& entry, const ScheduleConfig& config) {
+    EXPECT_EQ(schedule.num_ranks, config.num_ranks);
+    EXPECT_EQ(schedule.num_stages, config.num_ranks * config.chunks);
+    std::vector<int> held(static_cast<std::size_t>(config.num_ranks), 0);
+    for (const std::vector<int>& positions : schedule.stage_ranks) {
+      EXPECT_EQ(positions.size(), static_cast<std::size_t>(entry.builtin->directions));
+      for (const int position : positions) {
+        ++held.at(static_cast<std::size_t>(position));
+      }
+    }
+    EXPECT_EQ(held, std::vector<int>(static_cast<std::size_t>(config.num_ranks),
+                                     config.chunks * entry.builtin->directions));
+  });
+}
+
+TEST(BuiltinSchedules, StashIsTheDeclaredPeakOrWithinTheBound) {
+  over_all([](const Schedule& schedule, const ScheduleEntry& entry, const ScheduleConfig& config) {
+    const StashFormula declared = entry.builtin->peak_stash(config);
+    ASSERT_EQ(declared.ranks.size(), static_cast<std::size_t>(config.num_ranks));
+    for (const int steps : {1, config.num_ranks, 3 * config.num_ranks}) {
+      const ActionLists lists = unroll(schedule, schedule.flush ? 1 : steps);
+      for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+        // An epoch shorter than the pipeline never fills it.
+        const int most = schedule.flush
+                             ? declared.ranks[rank]
+                             : std::min(declared.ranks[rank], steps * config.num_microbatches);
+        const int peak = testing::peak_stash(lists[rank]);
+        EXPECT_LE(peak, most) << "rank " << rank;
+        EXPECT_TRUE(peak == most || !declared.exact)
+            << "rank " << rank << ": " << peak << " of " << most;
+      }
+    }
+  });
 }
 
 TEST(BuiltinSchedules, FlushSchedulesReachTheirFormulaInSlots) {
-  over_the_grid(
-      [](const Schedule& schedule, const ScheduleEntry& entry, const ScheduleConfig& config) {
-        if (!schedule.flush) {
-          return;
-        }
-        for (const auto& [f, b] : kSlots) {
-          double window = 0;
-          double busy = 0;
-          for (const std::vector<Timed>& rank : run_in_slots(unroll(schedule, 1), f, b)) {
-            window = std::max(window, rank.back().end);
-            for (const Timed& action : rank) {
-              busy += action.end - action.start;
-            }
+  over_all([](const Schedule& schedule, const ScheduleEntry& entry, const ScheduleConfig& config) {
+    if (!schedule.flush) {
+      return;
+    }
+    const ActionLists lists = unroll(schedule, 1);
+    ASSERT_TRUE(entry.builtin->formula(config, 1, 2)) << "the papers' own slots";
+    for (const auto& [f, b] : kSlots) {
+      const std::optional<SlotFormula> formula = entry.builtin->formula(config, f, b);
+      if (!formula) {
+        continue;
+      }
+      const testing::Window window = testing::window_of(run_in_slots(lists, f, b));
+      EXPECT_LE(window.slots, formula->window_slots) << f << ":" << b;
+      EXPECT_LE(window.idle, formula->idle_slots) << f << ":" << b;
+      if (formula->exact) {
+        EXPECT_EQ(window.slots, formula->window_slots) << f << ":" << b;
+        EXPECT_EQ(window.idle, formula->idle_slots) << f << ":" << b;
+      }
+    }
+  });
+}
+
+// A step's first backwards on a rank, once the pipeline is filled: the declared period, over and
+// over.
+TEST(BuiltinSchedules, SchedulesWithoutFlushKeepTheirPeriodInSlots) {
+  over_all([](const Schedule& schedule, const ScheduleEntry& entry, const ScheduleConfig& config) {
+    if (schedule.flush) {
+      return;
+    }
+    constexpr int kSteps = 48;
+    const ActionLists lists = unroll(schedule, kSteps);
+    for (const auto& [f, b] : kSlots) {
+      const std::optional<SlotFormula> formula = entry.builtin->formula(config, f, b);
+      if (!formula) {
+        continue;
+      }
+      const Times times = run_in_slots(lists, f, b);
+      EXPECT_EQ(formula->idle_slots, 0);
+      for (std::size_t rank = 0; rank < lists.size(); ++rank) {
+        std::vector<double> starts;
+        for (std::size_t i = 0; i < lists[rank].size(); ++i) {
+          const Action& action = lists[rank][i];
+          if (action.kind == ActionKind::kBackward && action.first % config.num_microbatches == 0) {
+            starts.push_back(times[rank][i].start);
           }
-          const SlotFormula formula = entry.builtin->formula(config, f, b).value();
-          EXPECT_EQ(formula.window_slots, window) << f << ":" << b;
-          EXPECT_EQ(formula.idle_slots, config.num_ranks * window - busy) << f << ":" << b;
         }
-      });
+        ASSERT_EQ(starts.size(), static_cast<std::size_t>(kSteps));
+        for (std::size_t step = kSteps / 2; step < kSteps / 2 + 4; ++step) {
+          EXPECT_EQ(starts[step] - starts[step - 1], formula->window_slots)
+              << f << ":" << b << " rank " << rank << " step " << step;
+        }
+      }
+    }
+  });
 }
 
 // The published shares, written here once more in the papers' own form.
@@ -183,7 +245,7 @@ TEST(BuiltinSchedules, WithoutFlushNobodyWaitsBetweenFirstBackwardAndLastForward
     const Schedule schedule = make_schedule("pipedream", {.num_ranks = ranks});
     const ActionLists lists = unroll(schedule, 5 * ranks);
     for (const auto& [f, b] : kSlots) {
-      const std::vector<std::vector<Timed>> times = run_in_slots(lists, f, b);
+      const Times times = run_in_slots(lists, f, b);
       const SlotFormula formula =
           find_schedule("pipedream").builtin->formula({ranks, 1}, f, b).value();
       EXPECT_EQ(formula.idle_slots, 0);
@@ -247,8 +309,10 @@ TEST(BuiltinSchedules, FewerMicrobatchesThanStages) {
         continue;
       }
       const Schedule schedule = make_schedule(entry.name, config);
-      const LoweredSchedule lowered = lower(schedule, 2);
-      EXPECT_EQ(testing::rehearse(lowered), "") << entry.name << " M=" << microbatches;
+      if (entry.builtin->deals) {
+        const LoweredSchedule lowered = lower(schedule, 2);
+        EXPECT_EQ(testing::rehearse(lowered), "") << entry.name << " M=" << microbatches;
+      }
       const ActionLists two_steps = unroll(schedule, 2);
       EXPECT_TRUE(find_faults(two_steps, schedule.stage_ranks, 2 * microbatches).empty());
     }
@@ -274,10 +338,23 @@ TEST(Registry, NamesAreUniqueAndFound) {
     EXPECT_TRUE(names.insert(entry.name).second) << entry.name;
     EXPECT_EQ(find_schedule(entry.name).builtin, entry.builtin);
     EXPECT_FALSE(entry.text.empty());
-    EXPECT_THAT(entry.builtin->formula_text, HasSubstr("section"));
-    EXPECT_EQ(make_schedule(entry.name, {2, 1}).name, entry.name);
+    EXPECT_THAT(entry.builtin->formula_text, AnyOf(HasSubstr("section"), HasSubstr("figure")));
+    ScheduleConfig config{.num_ranks = 2};
+    while (entry.builtin->offers(config)) {
+      ASSERT_LT(config.num_microbatches++, 4) << entry.name;
+    }
+    const Schedule schedule = make_schedule(entry.name, config);
+    EXPECT_EQ(schedule.name, entry.name);
+    const std::vector<std::string> fitting = entry.builtin->policies();
+    ASSERT_FALSE(fitting.empty());
+    EXPECT_EQ(schedule.policy, fitting.front());
+    EXPECT_EQ(entry.builtin->make(testing::with_chunks(entry, config)).policy, fitting.front());
   }
-  EXPECT_EQ(names, (std::set<std::string>{"naive", "gpipe", "1f1b", "pipedream"}));
+  EXPECT_EQ(names, (std::set<std::string>{"naive", "gpipe", "1f1b", "pipedream", "1f1b-interleaved",
+                                          "breadth-first", "bitpipe", "bitpipe-published",
+                                          "chimera", "2bp-naive", "2bp-gpipe", "2bp-1f1b-1",
+                                          "2bp-1f1b-2", "zb-h1", "zb-v", "pipedream-2bw",
+                                          "timeprest", "v-timeprest", "i-timeprest"}));
 }
 
 TEST(Registry, UnknownNameGetsTheNearest) {
@@ -292,9 +369,8 @@ TEST(Registry, SeveralMicrobatchesWithoutFlushAreRefusedWithTheWayOut) {
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.message(), HasSubstr("microbatches = 8"));
   EXPECT_THAT(error.message(), HasSubstr("set microbatches = 1"));
-  EXPECT_THAT(error.message(), HasSubstr("pipedream-2bw, which is not in this build"));
-  // True only as long as no such schedule is registered.
-  EXPECT_ANY_THROW(find_schedule("pipedream-2bw"));
+  EXPECT_THAT(error.message(), HasSubstr("pipedream-2bw"));
+  EXPECT_NO_THROW(make_schedule("pipedream-2bw", {4, 8}));
 }
 
 TEST(Registry, UnfittingPolicyIsRefusedNamingThoseThatFit) {

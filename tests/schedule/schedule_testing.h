@@ -14,8 +14,20 @@
 
 #include "millrace/core/plan.h"
 #include "millrace/core/schedule.h"
+#include "millrace/schedule/registry.h"
 
 namespace millrace::testing {
+
+// The builtins with one stage a rank and whole backwards, which are those that deal.
+inline std::vector<ScheduleEntry> straight_schedules() {
+  std::vector<ScheduleEntry> entries;
+  for (const ScheduleEntry& entry : schedules()) {
+    if (entry.builtin->deals) {
+      entries.push_back(entry);
+    }
+  }
+  return entries;
+}
 
 // A plan of `num_stages` stages with `replicas` ranks each, stage by stage, and `num_idle` ranks
 // beyond.

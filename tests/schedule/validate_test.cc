@@ -368,11 +368,12 @@ TEST(Damage, OfLoweredSchedulesIsFoundExactlyWhenTheRehearsalFails) {
   constexpr uint64_t kSeed = 20;
   SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
   Draws draws(kSeed);
+  const std::vector<ScheduleEntry> entries = testing::straight_schedules();
   int num_harmless = 0;
   int num_found = 0;
   for (int trial = 0; trial < 6000; ++trial) {
-    const ScheduleEntry& entry = schedules()[static_cast<std::size_t>(
-        draws.below(static_cast<int64_t>(schedules().size())))];
+    const ScheduleEntry& entry =
+        entries[static_cast<std::size_t>(draws.below(static_cast<int64_t>(entries.size())))];
     const int stages = static_cast<int>(1 + draws.below(4));
     int microbatches = static_cast<int>(1 + draws.below(5));
     const int replicas = static_cast<int>(1 + draws.below(2));

@@ -172,9 +172,12 @@ TEST(ClosedForm, FourBalancedStagesAreFourTimesFaster) {
   EXPECT_EQ(naive.step_s / pipedream.step_s, 4.0);
 }
 
-// Every schedule there is, also ones added later, against the formula it declares.
+// Every schedule with one stage a rank and whole backwards against the formula it declares.
 TEST(ClosedForm, EveryScheduleKeepsItsOwnFormula) {
   for (const ScheduleEntry& entry : schedules()) {
+    if (!entry.builtin->deals) {
+      continue;
+    }
     int offered = 0;
     for (int p = 1; p <= 6; ++p) {
       for (int m = 1; m <= 9; ++m) {

@@ -124,6 +124,9 @@ TEST(FewMicrobatches, AnyNumberFromOneWorksOnFourStages) {
   const Model model = testing::mlp4();
   const testing::TensorData data = testing::mlp4_data(12);
   for (const ScheduleEntry& entry : schedules()) {
+    if (!entry.builtin->deals) {
+      continue;  // several stages a rank, split backwards, or a policy of its own
+    }
     for (const int microbatches : {1, 2, 3}) {
       const ScheduleConfig shape{.num_ranks = 4, .num_microbatches = microbatches};
       if (entry.builtin->offers(shape)) {

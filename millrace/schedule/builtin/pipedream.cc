@@ -40,9 +40,8 @@ std::optional<std::string> offers(const ScheduleConfig& config) {
   }
   return "a schedule without a flush takes one microbatch a step, found microbatches = " +
          std::to_string(config.num_microbatches) +
-         "; set microbatches = 1, or take a schedule with a flush such as 1f1b (several "
-         "microbatches an "
-         "update without a flush is pipedream-2bw, which is not in this build)";
+         "; set microbatches = 1, or take pipedream-2bw, which updates every so many without a "
+         "flush, or a schedule with a flush such as 1f1b";
 }
 
 std::vector<std::string> policies() { return {"stash", "vertical_sync", "latest"}; }

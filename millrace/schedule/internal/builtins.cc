@@ -4,6 +4,88 @@
 
 namespace millrace::internal {
 
+Placement looped_placement(int num_ranks, int chunks) {
+  Placement placement;
+  for (int stage = 0; stage < num_ranks * chunks; ++stage) {
+    placement.push_back({stage % num_ranks});
+  }
+  return placement;
+}
+
+Placement v_placement(int num_ranks) {
+  Placement placement;
+  for (int stage = 0; stage < 2 * num_ranks; ++stage) {
+    placement.push_back({std::min(stage, 2 * num_ranks - 1 - stage)});
+  }
+  return placement;
+}
+
+Placement both_ways(Placement down) {
+  int last = 0;
+  for (const std::vector<int>& positions : down) {
+    last = std::max(last, positions.front());
+  }
+  for (std::vector<int>& positions : down) {
+    positions.push_back(last - positions.front());
+  }
+  return down;
+}
+
+int chunks_of(const ScheduleConfig& config, int by_default) {
+  return config.chunks == 0 ? by_default : config.chunks;
+}
+
+std::optional<std::string> refused_chunks(const ScheduleConfig& config, int chunks) {
+  if (chunks_of(config, chunks) == chunks) {
+    return std::nullopt;
+  }
+  return "its order is written for " + std::to_string(chunks) +
+         (chunks == 1 ? " stage" : " stages") +
+         " a rank of each direction, found chunks = " + std::to_string(config.chunks) +
+         "; set chunks = " + std::to_string(chunks) + ", or take 1f1b-interleaved or breadth-first";
+}
+
+Schedule placed_schedule(const char* name, const ScheduleConfig& config, Placement placement,
+                         bool flush) {
+  Schedule schedule;
+  schedule.name = name;
+  schedule.flush = flush;
+  schedule.num_ranks = config.num_ranks;
+  schedule.num_stages = static_cast<int>(placement.size());
+  schedule.num_microbatches = config.num_microbatches;
+  schedule.period_microbatches = config.num_microbatches;
+  schedule.stage_ranks = std::move(placement);
+  for (ActionLists* part : {&schedule.prologue, &schedule.period, &schedule.epilogue}) {
+    part->resize(static_cast<std::size_t>(config.num_ranks));
+  }
+  return schedule;
+}
+
+SlotFormula slots_of_rank(const ScheduleConfig& config, double busy, double idle, bool exact) {
+  return {.window_slots = busy + idle, .idle_slots = config.num_ranks * idle, .exact = exact};
+}
+
+void RankOrder::next(ActionKind kind, int stage, int64_t from) {
+  list_.push_back(Action::of(kind, stage, from + nums_[{kind, stage}]++));
+}
+
+int64_t RankOrder::num(ActionKind kind, int stage) const {
+  const auto found = nums_.find({kind, stage});
+  return found == nums_.end() ? 0 : found->second;
+}
+
+std::vector<Route> two_routes(const Placement& placement, int64_t num_microbatches) {
+  std::vector<Route> routes(2);
+  for (const std::vector<int>& positions : placement) {
+    routes[0].ranks.push_back(positions[0]);
+    routes[1].ranks.push_back(positions[1]);
+  }
+  for (int64_t m = 0; m < num_microbatches; ++m) {
+    routes[m < num_microbatches / 2 ? 0 : 1].microbatches.push_back(m);
+  }
+  return routes;
+}
+
 Schedule pipeline_schedule(const char* name, const ScheduleConfig& config, bool flush) {
   const auto num_ranks = static_cast<std::size_t>(config.num_ranks);
   Schedule schedule;

@@ -4,8 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "millrace/core/schedule.h"
+#include "millrace/schedule/internal/list_schedule.h"
 #include "millrace/schedule/registry.h"
 
 namespace millrace {
@@ -19,6 +23,48 @@ namespace schedule_builtin {
 }  // namespace schedule_builtin
 
 namespace internal {
+
+// Positions that hold each stage, as Schedule has them.
+using Placement = std::vector<std::vector<int>>;
+
+// Stage s of P*chunks on rank s mod P: one stage a rank, or loops over all ranks.
+Placement looped_placement(int num_ranks, int chunks);
+// Two stages a rank: from rank 0 to the last and back.
+Placement v_placement(int num_ranks);
+// Each stage (of one position so far) also on the mirrored rank, for microbatches that go up.
+Placement both_ways(Placement down);
+
+// V of the config, or the schedule's own when the config leaves it open.
+int chunks_of(const ScheduleConfig& config, int by_default);
+// "with chunks = 3; set chunks = 2 or leave it out" or nothing: for schedules that take only one V.
+std::optional<std::string> refused_chunks(const ScheduleConfig& config, int chunks);
+
+// Name, sizes and placement of one copy that updates every config.num_microbatches; all action
+// lists are there and empty.
+Schedule placed_schedule(const char* name, const ScheduleConfig& config, Placement placement,
+                         bool flush);
+
+// Of a step in which every rank works for `busy` slots and waits for `idle`.
+SlotFormula slots_of_rank(const ScheduleConfig& config, double busy, double idle,
+                          bool exact = true);
+
+// Writes one rank's list: every kind of action of every stage takes its microbatches in order.
+class RankOrder {
+ public:
+  explicit RankOrder(ActionList& list) : list_(list) {}
+  // The action of the next microbatch of this kind and stage, the first one being `from`.
+  void next(ActionKind kind, int stage, int64_t from = 0);
+  // How many there are so far.
+  int64_t num(ActionKind kind, int stage) const;
+
+ private:
+  ActionList& list_;
+  std::map<std::pair<ActionKind, int>, int64_t> nums_;
+};
+
+// The two routes of a placement made by both_ways: the first half of the microbatches goes down
+// and the second up.
+std::vector<Route> two_routes(const Placement& placement, int64_t num_microbatches);
 
 // Name, sizes and placement of a pipeline whose stage s stands on the next replicas_of(s) ranks;
 // all action lists are there and empty. With a flush a step has num_parts() microbatches.
