@@ -280,13 +280,13 @@ UpdateRule parse_update_rule(const std::string& text) {
 }
 
 const char* to_string(Recompute recompute) {
-  return recompute == Recompute::kNone    ? "none"
+  return recompute == Recompute::kNothing    ? "none"
          : recompute == Recompute::kStage ? "stage"
                                           : "layer";
 }
 
 Recompute parse_recompute(const std::string& text) {
-  for (const Recompute each : {Recompute::kNone, Recompute::kStage, Recompute::kLayer}) {
+  for (const Recompute each : {Recompute::kNothing, Recompute::kStage, Recompute::kLayer}) {
     if (text == to_string(each)) {
       return each;
     }

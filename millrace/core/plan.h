@@ -43,7 +43,7 @@ UpdateRule parse_update_rule(const std::string& text);
 
 // What a forward leaves out of its stash, to be computed once more by the backward.
 enum class Recompute {
-  kNone,
+  kNothing,
   kStage,  // all but the stage's inputs
   kLayer,  // all but each layer's inputs
 };
@@ -64,7 +64,7 @@ struct Plan {
   std::string rule = "bsp";
   int microbatches = 1;                    // of a replica of the most replicated stage
   UpdateRule update = UpdateRule::kRound;  // without a flush
-  Recompute recompute = Recompute::kNone;
+  Recompute recompute = Recompute::kNothing;
   int workers = 1;                         // ranks there are; a plan may leave some idle
   std::vector<PlanStage> stages;
   // What the planner minimised, by its own formula, and PipeDream's formula for this plan and two

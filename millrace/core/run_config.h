@@ -38,7 +38,7 @@ struct ParallelConfig {
   int microbatches = 1;
   UpdateRule update = UpdateRule::kRound;  // of replicated stages without a flush
   std::optional<int> chunks;  // stages a rank (of each direction); unset: the schedule's own
-  Recompute recompute = Recompute::kNone;
+  Recompute recompute = Recompute::kNothing;
   double blend_lambda = 1;  // of policy blend; may be infinite
   std::optional<int>
       microbatch_size;    // when set: batch = microbatch_size x microbatches x replicas

@@ -44,7 +44,7 @@ struct WorkerSetup {
   std::vector<int> used_ranks;      // of all stages, ascending; needed for train.clip_norm
   std::string rule = "bsp";
   TrainConfig train;  // its optimizer and clip_norm
-  Recompute recompute = Recompute::kNone;
+  Recompute recompute = Recompute::kNothing;
   uint64_t seed = 1;
   at::ScalarType dtype = at::kFloat;
   double trace_origin_s = 0;

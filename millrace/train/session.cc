@@ -69,7 +69,7 @@ void check_backward_weights(const Model& model, const std::vector<std::vector<in
 }
 
 void check_recompute(const Schedule& schedule, const Plan& plan) {
-  if (plan.recompute != Recompute::kNone && !find_policy(schedule.policy).backward_as_forward) {
+  if (plan.recompute != Recompute::kNothing && !find_policy(schedule.policy).backward_as_forward) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("recompute = \"{}\" computes a forward once more with the weights of its "
                             "backward, and policy {} gives a backward other weights than its "

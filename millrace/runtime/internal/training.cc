@@ -30,7 +30,7 @@ Worker::Training::Lane::Lane(HeldStage& own, Worker& worker, const ActionList& a
       runs_[static_cast<std::size_t>(m)] = true;
     }
   }
-  if (worker.setup_.recompute != Recompute::kNone) {
+  if (worker.setup_.recompute != Recompute::kNothing) {
     scratch_buffers = own.stage.new_buffers();
   }
 }
