@@ -119,7 +119,7 @@ void add_notes(Answer& answer) {
   }
   const auto idle =
       std::count_if(chosen.lowered.rank_stages.begin(), chosen.lowered.rank_stages.end(),
-                    [](const std::vector<int>& stages) { return stages.empty(); });
+                    [](const std::vector<int>& held) { return held.empty(); });
   if (idle > 0) {
     answer.notes.push_back(
         fmt::format("the plan leaves {} of {} workers idle", idle, chosen.lowered.ranks.size()));
