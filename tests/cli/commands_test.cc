@@ -81,7 +81,7 @@ TEST(SimulateTest, AgreesWithTheClosedFormsOfAllSchedules) {
         }
         const Document answer = answer_of(run_simulate, args);
         Reader reader(answer);
-        const SlotFormula closed = entry.builtin->formula({ranks, microbatches}, 1, 2);
+        const SlotFormula closed = entry.builtin->formula({ranks, microbatches}, 1, 2).value();
         EXPECT_THAT(reader.number("step_s"), DoubleNear(closed.window_slots, 1e-9))
             << entry.name << ranks << " x " << microbatches;
         if (schedule.flush) {
@@ -355,7 +355,8 @@ TEST(ScheduleTest, LoweredShowsCommunicationVersionsAndUpdates) {
   const Document answer = answer_of(run_schedule, args);
   std::vector<Reader> ranks = Reader(answer).objects("ranks");
   ASSERT_EQ(ranks.size(), 2U);
-  EXPECT_EQ(ranks[1].integer("stage"), 1);
+  EXPECT_EQ(ranks[1].integers("stages"), std::vector<int64_t>{1});
+  EXPECT_EQ(ranks[1].integers("replicas"), std::vector<int64_t>{0});
   EXPECT_THAT(ranks[1].text("actions"), HasSubstr("1SEND_B0>0"));
 }
 

@@ -71,7 +71,7 @@ TEST(StageTable, FitsATerminalWhateverTheNumbers) {
     plan.stages[static_cast<std::size_t>(rank % 128)].layers.push_back("l" + std::to_string(rank));
     RankTrace times;
     times.rank = rank;
-    times.stage = rank % 128;
+    times.stages = {rank % 128};
     times.compute_s = 500.0 * (rank + 1);
     times.communicate_s = 1e-5;
     times.wait_s = 29999;
@@ -90,7 +90,7 @@ TEST(StageTable, FitsATerminalWhateverTheNumbers) {
 
 TEST(StageTable, ShowsAStageThatThePlanLacks) {
   Trace trace = test::two_ranks("measured", 2);
-  trace.ranks[1].stage = 3;
+  trace.ranks[1].stages = {3};
   const std::string text = stage_table(Plan(), Trace(), trace);
   EXPECT_NE(text.find("\n    3      0     -"), std::string::npos) << text;
 }

@@ -86,8 +86,10 @@ TEST(Lower, ReplicasTakeMicrobatchesInTurnAndReduceBeforeTheStep) {
   EXPECT_EQ(to_string(lowered.ranks[1]), "1RECV_F0<3 1F0@0 1B0@0 1SEND_B0>3 1REDUCE0-1 1STEP0-1@1");
   EXPECT_EQ(to_string(lowered.ranks[4]), "1RECV_F1<0 1F1@0 1B1@0 1SEND_B1>0 1REDUCE0-1 1STEP0-1@1");
   EXPECT_EQ(to_string(lowered.ranks[2]), "");
-  EXPECT_EQ(lowered.stage_of_rank, (std::vector<int>{0, 1, -1, 0, 1}));
-  EXPECT_EQ(lowered.replica_of_rank, (std::vector<int>{1, 0, -1, 0, 1}));
+  EXPECT_EQ(lowered.rank_stages, (std::vector<std::vector<int>>{{0}, {1}, {}, {0}, {1}}));
+  EXPECT_EQ(lowered.replica_of(0, 0), 1);
+  EXPECT_EQ(lowered.replica_of(4, 1), 1);
+  EXPECT_EQ(lowered.replica_of(4, 0), -1);
   EXPECT_EQ(lowered.stage_ranks, (std::vector<std::vector<int>>{{3, 0}, {1, 4}}));
 }
 
@@ -172,11 +174,11 @@ TEST(Lower, SkipEdgesGoStraight) {
   const std::vector<StageLink> links = {{0, 1}, {0, 2}, {1, 2}};
   const LoweredSchedule lowered = lower(make_schedule("1f1b", {3, 1}), plan, 1, links);
   EXPECT_EQ(to_string(lowered.ranks[0]),
-            "0F0@0 0SEND_F0>1 0SEND_F0>2 0RECV_B0<1 0RECV_B0<2 0B0@0 0STEP0@1");
+            "0F0@0 0SEND_F0>1 0SEND_F0>2:2 0RECV_B0<1 0RECV_B0<2:2 0B0@0 0STEP0@1");
   EXPECT_EQ(to_string(lowered.ranks[1]),
             "1RECV_F0<0 1F0@0 1SEND_F0>2 1RECV_B0<2 1B0@0 1SEND_B0>0 1STEP0@1");
   EXPECT_EQ(to_string(lowered.ranks[2]),
-            "2RECV_F0<0 2RECV_F0<1 2F0@0 2B0@0 2SEND_B0>0 2SEND_B0>1 2STEP0@1");
+            "2RECV_F0<0:0 2RECV_F0<1 2F0@0 2B0@0 2SEND_B0>0:0 2SEND_B0>1 2STEP0@1");
   EXPECT_TRUE(find_faults(lowered).empty());
   LoweredSchedule lost = lowered;
   lost.ranks[0].erase(lost.ranks[0].begin() + 2);
@@ -286,7 +288,7 @@ TEST(LowerRefuses, SchedulesThatCannotBeLowered) {
   expect_refused(ErrorCode::kInvalidArgument, "has no flush", [&] { lower(schedule, 2); });
   schedule = make_schedule("1f1b", {2, 1});
   schedule.stage_ranks = {{0}, {0}};
-  expect_refused(ErrorCode::kUnsupported, "one stage a position",
+  expect_refused(ErrorCode::kInvalidArgument, "puts the stages of position 0 on one rank",
                  [&] { lower(schedule, plan_of(2, 1), 1); });
   schedule = make_schedule("1f1b", {2, 1});
   schedule.period[1] = parse_actions("1F0 1B0 1STEP0");

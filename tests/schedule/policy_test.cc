@@ -116,7 +116,7 @@ TEST(Stash, VersionsOfReplicatedStagesFollowTheClosedForm) {
     const ScheduleConfig config = schedule_config(plan);
     const LoweredSchedule lowered = lower(make_schedule("pipedream", config), plan, 37);
     for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
-      const int stage = lowered.stage_of_rank[rank];
+      const int stage = lowered.rank_stages[rank].front();
       const int own = replicas[static_cast<std::size_t>(stage)];
       const int64_t ahead = (config.ranks_from(stage) + own - 1) / own - 1;
       for (const Action& action : lowered.ranks[rank]) {

@@ -173,10 +173,15 @@ TEST(FindFaults, DamagedTablesAreReported) {
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.num_stages = -1; }), 1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.num_steps = 0; }), 1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.microbatches_per_step = INT64_MAX; }), 1u);
-  EXPECT_EQ(damaged([](LoweredSchedule& l) { l.stage_of_rank.pop_back(); }), 1u);
-  EXPECT_EQ(damaged([](LoweredSchedule& l) { l.replica_of_rank[1] = 0; }), 1u);
+  EXPECT_EQ(damaged([](LoweredSchedule& l) { l.rank_stages.pop_back(); }), 1u);
+  EXPECT_EQ(damaged([](LoweredSchedule& l) { l.rank_stages[1] = {1}; }), 1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.stage_ranks[1][0] = 77; }), 1u);
-  EXPECT_GT(damaged([](LoweredSchedule& l) { l.stage_ranks[1].pop_back(); }), 1u);
+  EXPECT_EQ(damaged([](LoweredSchedule& l) { l.stage_ranks[1].pop_back(); }), 1u);
+  EXPECT_GT(damaged([](LoweredSchedule& l) {
+              l.stage_ranks[1].pop_back();
+              l.rank_stages[3].clear();
+            }),
+            1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.links = {{1, 0}}; }), 1u);
   EXPECT_GT(damaged([](LoweredSchedule& l) { l.links = {}; }), 1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.policy = "stsh"; }), 1u);

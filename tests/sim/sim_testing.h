@@ -36,9 +36,8 @@ inline LoweredSchedule program(const std::vector<std::string>& lists) {
   lowered.num_stages = static_cast<int>(lists.size());
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
     lowered.ranks.push_back(parse_actions(lists[rank]));
-    lowered.stage_of_rank.push_back(static_cast<int>(rank));
+    lowered.rank_stages.push_back({static_cast<int>(rank)});
     lowered.stage_ranks.push_back({static_cast<int>(rank)});
-    lowered.replica_of_rank.push_back(0);
   }
   return lowered;
 }
