@@ -39,6 +39,18 @@ TEST(PlanTest, AnswersAboutRanks) {
   }
 }
 
+// Chunks: rank 0 holds stages 0 and 2; rank 1 holds stage 1 and, as a replica, stage 2.
+TEST(PlanTest, ARankMayHoldSeveralStages) {
+  const Plan plan = plan_of({{{"conv1"}, {0}}, {{"pool1"}, {1}}, {{"conv2"}, {0, 1}}}, 3);
+  EXPECT_EQ(plan_from(as_document(to_value(plan))), plan);
+  EXPECT_EQ(plan.num_used_ranks(), 2);
+  EXPECT_EQ(plan.max_replicas(), 2);
+  EXPECT_EQ(plan.stages_of_rank(0), (std::vector<int>{0, 2}));
+  EXPECT_EQ(plan.stages_of_rank(1), (std::vector<int>{1, 2}));
+  EXPECT_EQ(plan.stages_of_rank(2), std::vector<int>());
+  EXPECT_EQ(describe(plan), "conv1 -> rank 0 | pool1 -> rank 1 | conv2 -> ranks 0, 1");
+}
+
 TEST(PlanTest, DescribesItself) {
   EXPECT_EQ(describe(good_plan()), "conv1..conv2 -> ranks 0, 2 | flatten..fc2 -> rank 3");
   EXPECT_EQ(describe(plan_of({{{"a"}, {7, 4, 5, 6, 9}}}, 10)), "a -> ranks 4-7, 9");

@@ -127,5 +127,35 @@ TEST(TraceTest, StageTimesAreMeansOverReplicasPerStep) {
   EXPECT_DOUBLE_EQ(stage_times(trace)[1].compute_s, 8.0);
 }
 
+TEST(TraceTest, StageTimesAreOfRanksThatHoldTheSameStages) {
+  Trace trace;
+  trace.num_steps = 2;
+  const auto add = [&](int rank, const std::vector<int>& stages, double compute) {
+    RankTrace one;
+    one.rank = rank;
+    one.stages = stages;
+    one.compute_s = compute;
+    trace.ranks.push_back(one);
+  };
+  add(0, {1, 3}, 8);
+  add(1, {0, 2}, 10);
+  add(2, {1, 3}, 4);
+  add(3, {1}, 6);
+  const std::vector<StageTimes> times = stage_times(trace);
+  ASSERT_EQ(times.size(), 3u);
+  EXPECT_EQ(times[0].stages, (std::vector<int>{0, 2}));
+  EXPECT_DOUBLE_EQ(times[0].compute_s, 5);
+  EXPECT_EQ(times[1].stages, std::vector<int>{1});
+  EXPECT_DOUBLE_EQ(times[1].compute_s, 3);
+  EXPECT_EQ(times[2].stages, (std::vector<int>{1, 3}));
+  EXPECT_DOUBLE_EQ(times[2].compute_s, 12.0 / 2 / 2);
+}
+
+TEST(TraceTest, StagesInWords) {
+  EXPECT_EQ(describe_stages({}), "idle");
+  EXPECT_EQ(describe_stages({3}), "stage 3");
+  EXPECT_EQ(describe_stages({0, 2}), "stages 0, 2");
+}
+
 }  // namespace
 }  // namespace millrace
