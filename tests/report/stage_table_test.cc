@@ -95,6 +95,30 @@ TEST(StageTable, ShowsAStageThatThePlanLacks) {
   EXPECT_NE(text.find("\n    3      0     -"), std::string::npos) << text;
 }
 
+// Ranks of several stages are one row for each set of stages.
+TEST(StageTable, HasARowForEachSetOfStages) {
+  Plan plan;
+  plan.workers = 4;
+  plan.stages = {{{"a", "b"}, {0, 2}}, {{"c"}, {1, 3}}, {{"d"}, {0, 2}}, {{"e"}, {1, 3}}};
+  Trace trace = test::two_ranks("measured", 2);
+  trace.ranks[0].stages = {0, 2};
+  trace.ranks[1].stages = {1, 3};
+  const std::string text = stage_table(plan, Trace(), trace);
+  EXPECT_NE(text.find("\n  0,2      3   0,2 "), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  1,3      2   1,3 "), std::string::npos) << text;
+}
+
+TEST(StageTable, ShortensManyStagesOfARank) {
+  Plan plan;
+  plan.workers = 8;
+  for (int stage = 0; stage < 128; ++stage) {
+    plan.stages.push_back({{"l" + std::to_string(stage)}, {stage % 8}});
+  }
+  const std::string text = stage_table(plan, Trace(), Trace());
+  EXPECT_LE(longest_line(text), 30U) << text;
+  EXPECT_NE(text.find("16 stages     16     0"), std::string::npos) << text;
+}
+
 TEST(StageTable, TakesARunOfNoSteps) {
   Trace trace = test::two_ranks("measured", 0);
   EXPECT_NE(stage_table(test::two_stages(), trace, trace).find("step: predicted"),
