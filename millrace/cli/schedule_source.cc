@@ -93,7 +93,7 @@ void from_plan(const ScheduleSource& source, ChosenSchedule& chosen) {
     config.num_microbatches = static_cast<int>(microbatches);
     chosen.schedule =
         make_named(chosen, entry.name, config, source.microbatches.has_value(), source.policy);
-    if (chosen.schedule.flush) {
+    if (chosen.schedule.flush || chosen.schedule.num_microbatches > 1) {
       plan.microbatches = static_cast<int>(microbatches);
     }
   } catch (Error& error) {
