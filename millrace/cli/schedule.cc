@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "millrace/base/file.h"
 #include "millrace/base/text.h"
@@ -106,12 +107,14 @@ Value to_value(const LoweredSchedule& lowered) {
   for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
     Value item = Value::map();
     item.set("rank", Value::of(static_cast<int64_t>(rank)));
-    Value& stages = item.set("stages", Value::list());
-    Value& replicas = item.set("replicas", Value::list());
+    Value stages = Value::list();
+    Value replicas = Value::list();
     for (const int stage : lowered.rank_stages[rank]) {
       stages.push(Value::of(stage));
       replicas.push(Value::of(lowered.replica_of(static_cast<int>(rank), stage)));
     }
+    item.set("stages", std::move(stages));
+    item.set("replicas", std::move(replicas));
     item.set("actions", Value::of(to_string(lowered.ranks[rank])));
     ranks.push(std::move(item));
   }

@@ -54,17 +54,16 @@ void check_size(int64_t ranks, int64_t microbatches) {
   }
 }
 
-// A builtin of this shape. Where it takes only one microbatch a step and has no flush,
-// --microbatches means minibatches.
+// A builtin of this shape. Where it takes only one microbatch a step and has no flush, the
+// microbatches may `mean_minibatches`.
 Schedule make_named(ChosenSchedule& chosen, const std::string& name, ScheduleConfig config,
-                    int microbatches, const std::string& policy) {
-  config.num_microbatches = microbatches;
+                    bool mean_minibatches, const std::string& policy) {
   Schedule schedule;
   try {
     schedule = make_schedule(name, config, policy);
   } catch (const Error&) {
     config.num_microbatches = 1;
-    if (chosen.builtin->offers(config)) {
+    if (!mean_minibatches || chosen.builtin->offers(config)) {
       throw;
     }
     schedule = make_schedule(name, config, policy);
@@ -87,13 +86,14 @@ void from_plan(const ScheduleSource& source, ChosenSchedule& chosen) {
   try {
     const ScheduleEntry& entry = find_schedule(plan.schedule);
     chosen.builtin = entry.builtin;
-    const ScheduleConfig config = schedule_config(plan);
+    ScheduleConfig config = schedule_config(plan);
     const int64_t microbatches = source.microbatches.value_or(plan.microbatches);
     check_size(plan.num_stages(), microbatches * plan.max_replicas());
     // The plan's own number of microbatches must fit; the one given may mean minibatches.
+    config.num_microbatches = static_cast<int>(microbatches);
     chosen.schedule =
-        make_named(chosen, entry.name, config, static_cast<int>(microbatches), source.policy);
-    if (chosen.schedule.flush) {
+        make_named(chosen, entry.name, config, source.microbatches.has_value(), source.policy);
+    if (chosen.schedule.flush || chosen.schedule.num_microbatches > 1) {
       plan.microbatches = static_cast<int>(microbatches);
     }
   } catch (Error& error) {
@@ -110,9 +110,10 @@ void from_name(const ScheduleSource& source, ChosenSchedule& chosen) {
   // Twice the ranks is enough for each schedule to show its steady state.
   const int64_t microbatches = source.microbatches.value_or(2 * int64_t{source.ranks});
   check_size(int64_t{source.ranks} * std::max(source.chunks, 1), microbatches);
-  chosen.schedule =
-      make_named(chosen, source.name, {.num_ranks = source.ranks, .chunks = source.chunks},
-                 static_cast<int>(microbatches), source.policy);
+  const ScheduleConfig config{.num_ranks = source.ranks,
+                              .num_microbatches = static_cast<int>(microbatches),
+                              .chunks = source.chunks};
+  chosen.schedule = make_named(chosen, source.name, config, true, source.policy);
 }
 
 void from_file(const ScheduleSource& source, ChosenSchedule& chosen) {

@@ -78,8 +78,10 @@ void simulate_profile(const SimulateArgs& args, Answer& answer) {
                             cluster.num_devices(), answer.chosen.lowered.ranks.size()))
         .in_file(args.cluster);
   }
-  const bool flush = answer.chosen.schedule.flush;
-  const int64_t replicas = flush ? plan.max_replicas() : 1;
+  // Not all ranks of a stage need be replicas that take a share of their own: a microbatch of a
+  // bidirectional schedule runs on one of a stage's two ranks.
+  const int64_t replicas =
+      std::max(answer.chosen.schedule.num_microbatches / std::max(plan.microbatches, 1), 1);
   answer.batch = args.batch.value_or(profile.samples_per_microbatch * plan.microbatches);
   if (args.batch) {
     check_batch(*args.batch, std::nullopt, plan.microbatches, replicas);
@@ -119,7 +121,7 @@ void add_notes(Answer& answer) {
   }
   const auto idle =
       std::count_if(chosen.lowered.rank_stages.begin(), chosen.lowered.rank_stages.end(),
-                    [](const std::vector<int>& stages) { return stages.empty(); });
+                    [](const std::vector<int>& held) { return held.empty(); });
   if (idle > 0) {
     answer.notes.push_back(
         fmt::format("the plan leaves {} of {} workers idle", idle, chosen.lowered.ranks.size()));

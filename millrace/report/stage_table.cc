@@ -112,7 +112,7 @@ std::string stage_table(const Plan& plan, const Trace& predicted, const Trace& m
 
   std::vector<Cells> lines = {header};
   for (const StageRow& row : rows) {
-    Cells cells = {internal::stage_numbers(row.stages), fmt::format("{}", row.layers.size()),
+    Cells cells = {internal::stage_ranges(row.stages, 9), fmt::format("{}", row.layers.size()),
                    internal::rank_ranges(row.ranks, 9)};
     if (left != nullptr) {
       add_times(cells, row.predicted, unit);

@@ -129,20 +129,26 @@ void check_clipping(const Schedule& schedule) {
 // Which position runs what: runner[stage][microbatch], read off the lists.
 using Runners = std::vector<std::vector<int>>;
 
+bool holds(const Schedule& schedule, int position, int stage) {
+  const std::vector<int>& positions = schedule.stage_ranks[static_cast<std::size_t>(stage)];
+  return std::find(positions.begin(), positions.end(), position) != positions.end();
+}
+
 Runners find_runners(const Schedule& schedule, const ActionLists& bare, ActionKind whole,
                      ActionKind half, int64_t num_microbatches) {
   Runners runners(static_cast<std::size_t>(schedule.num_stages),
                   std::vector<int>(static_cast<std::size_t>(num_microbatches), -1));
   for (std::size_t position = 0; position < bare.size(); ++position) {
     for (const Action& action : bare[position]) {
-      if (!is_compute(action.kind) || action.stage < 0 || action.stage >= schedule.num_stages ||
-          action.first < 0 || action.last >= num_microbatches) {
+      const bool is_held = action.stage >= 0 && action.stage < schedule.num_stages &&
+                           holds(schedule, static_cast<int>(position), action.stage);
+      if (!is_compute(action.kind) || !is_held || action.first < 0 ||
+          action.last >= num_microbatches) {
         throw Error(
             ErrorCode::kInvalidArgument,
-            fmt::format("schedule {}: expected F, B, I or W of stages 0..{} and microbatches "
-                        "0..{}, found {} on position {}; validate the schedule first",
-                        schedule.name, schedule.num_stages - 1, num_microbatches - 1,
-                        to_string(action), position));
+            fmt::format("schedule {}: expected F, B, I or W of the position's stages and of "
+                        "microbatches 0..{}, found {} on position {}; validate the schedule first",
+                        schedule.name, num_microbatches - 1, to_string(action), position));
       }
       if (action.kind == whole || action.kind == half) {
         for (int64_t m = action.first; m <= action.last; ++m) {

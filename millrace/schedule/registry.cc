@@ -67,6 +67,12 @@ ScheduleConfig schedule_config(const Plan& plan) {
     config.replicas.push_back(static_cast<int>(stage.ranks.size()));
   }
   if (builtin.deals) {
+    if (places != config.num_ranks) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("schedule {} runs one stage a rank; the plan has {} stages in {} "
+                              "places on {} ranks; give every stage ranks of its own",
+                              plan.schedule, plan.num_stages(), places, config.num_ranks));
+    }
     return config;
   }
   config.replicas.clear();

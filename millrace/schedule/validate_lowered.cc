@@ -161,6 +161,10 @@ class Borders {
                                     static_cast<int64_t>(check_.lists.size()) - 1, action.peer));
       return;
     }
+    if (action.peer == place.rank) {
+      check_.add(place, "a message to or from its own rank, where what is made stays");
+      return;
+    }
     if (action.peer_stage < 0 || action.peer_stage >= check_.num_stages) {
       check_.add(place, fmt::format("expected a message between stages 0..{}, found one with {}",
                                     check_.num_stages - 1, action.peer_stage));
@@ -184,10 +188,15 @@ class Borders {
   }
 
   // Between the compute action that makes a tensor and the one that uses it there are a send right
-  // on the one's rank, after it, and a receive on the other's, before it.
+  // on the one's rank, after it, and a receive on the other's, before it; on one rank it only has
+  // to come first.
   void check_border(Place maker, ActionKind send, Place user, ActionKind receive, StageLink way,
                     int64_t m) {
     const bool same_rank = maker.known() && user.known() && maker.rank == user.rank;
+    if (same_rank && user.index < maker.index) {
+      check_.add(user, fmt::format("expected it after {}, which is action {} and makes its tensor",
+                                   to_string(check_.at(maker)), maker.index));
+    }
     if (maker.known()) {
       check_side(maker, send, user, way.to, m, !same_rank && user.known());
     }

@@ -358,8 +358,60 @@ TEST(ScheduleTest, LoweredShowsCommunicationVersionsAndUpdates) {
   const Document answer = answer_of(run_schedule, args);
   std::vector<Reader> ranks = Reader(answer).objects("ranks");
   ASSERT_EQ(ranks.size(), 2U);
-  EXPECT_EQ(ranks[1].integer("stage"), 1);
+  EXPECT_EQ(ranks[1].integers("stages"), std::vector<int64_t>{1});
+  EXPECT_EQ(ranks[1].integers("replicas"), std::vector<int64_t>{0});
   EXPECT_THAT(ranks[1].text("actions"), HasSubstr("1SEND_B0>0"));
+}
+
+TEST(ScheduleTest, RanksOfSeveralStagesAreNamed) {
+  TemporaryFolder folder;
+  Schedule schedule;
+  schedule.name = "by-hand";
+  schedule.num_ranks = 2;
+  schedule.num_stages = 3;
+  schedule.num_microbatches = 2;
+  schedule.period_microbatches = 2;
+  schedule.stage_ranks = {{0}, {1}, {0}};
+  schedule.period = {parse_actions("0F0 0F1 2F0 2B0 2F1 2B1 0B0 0B1"),
+                     parse_actions("1F0 1F1 1B0 1B1")};
+  ScheduleArgs args;
+  args.source.file = folder.write("schedule.json", to_json(to_value(schedule)));
+  args.lowered = true;
+  const std::string text = text_of(run_schedule, args);
+  EXPECT_THAT(text, HasSubstr("rank 0 (stages 0, 2): 0F0@0 0SEND_F0>1"));
+  EXPECT_THAT(text, HasSubstr("rank 1 (stage 1): 1RECV_F0<0"));
+  const Document drawn_answer = answer_of(run_schedule, args);
+  std::vector<Reader> lists = Reader(drawn_answer).objects("ranks");
+  ASSERT_EQ(lists.size(), 2U);
+  EXPECT_THAT(lists[0].integers("stages"), ElementsAre(0, 2));
+  EXPECT_THAT(lists[0].integers("replicas"), ElementsAre(0, 0));
+
+  SimulateArgs simulated;
+  simulated.source.file = args.source.file;
+  simulated.slots = "1:2";
+  const Document answer = answer_of(run_simulate, simulated);
+  std::vector<Reader> ranks = Reader(answer).objects("ranks");
+  ASSERT_EQ(ranks.size(), 2U);
+  EXPECT_THAT(ranks[0].integers("stages"), ElementsAre(0, 2));
+  EXPECT_THAT(ranks[1].integers("stages"), ElementsAre(1));
+  EXPECT_THAT(text_of(run_simulate, simulated), HasSubstr("0, 2"));
+}
+
+TEST(ScheduleTest, ChunksGoWithAName) {
+  ScheduleArgs args = drawn("1f1b", 2, 2);
+  args.source.chunks = 2;
+  const auto refusal = [&] {
+    return caught([&] {
+             Output output(false);
+             run_schedule(args, output);
+           })
+        .message();
+  };
+  EXPECT_THAT(refusal(), HasSubstr("found chunks = 2"));
+  args.source = {};
+  args.source.plan = kPlan;
+  args.source.chunks = 2;
+  EXPECT_THAT(refusal(), HasSubstr("--chunks goes with --name"));
 }
 
 TEST(ScheduleTest, JsonIsTheArtifactThatFileTakes) {

@@ -103,8 +103,10 @@ edit plan.json disorder.json 's/"c", "d"/"d", "c"/'
 simulate "layers out of order" 'disorder.json: .*`c` comes after `d`' disorder.json
 edit plan.json stranger.json 's/"c", "d"/"c", "dd"/'
 simulate "an unknown layer" 'stranger.json: .*no layer `dd`' stranger.json
-edit plan.json twice.json 's/"ranks": \[1\]/"ranks": [0]/'
-simulate "a rank twice" 'twice.json:9: .*rank 0 stands twice' twice.json
+edit plan.json twice.json 's/"ranks": \[1\]/"ranks": [1, 1]/'
+simulate "a rank twice" 'twice.json:9: .*rank 1 stands twice in stage 1' twice.json
+edit plan.json shared.json 's/"ranks": \[1\]/"ranks": [1, 0]/'
+simulate "a rank in two stages of a schedule that runs one" 'shared.json: .*1f1b runs one stage a rank' shared.json
 edit plan.json beyond.json 's/"ranks": \[1\]/"ranks": [2]/'
 simulate "a rank beyond the workers" 'beyond.json:[0-9]+: .*rank 2' beyond.json
 edit plan.json none.json 's/"ranks": \[1\]/"ranks": []/'

@@ -23,7 +23,7 @@ Trace small_trace(const std::string& source, double scale) {
   for (int rank = 0; rank < 2; ++rank) {
     RankTrace lane;
     lane.rank = rank;
-    lane.stage = rank;
+    lane.stages = {rank};
     lane.events.push_back({Action::of(ActionKind::kForward, rank, 0), 0, scale, 0, 0});
     lane.events.push_back({Action::of(ActionKind::kBackward, rank, 0), scale, 3 * scale, 0, 0});
     lane.compute_s = 3 * scale;

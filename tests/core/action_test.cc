@@ -14,13 +14,32 @@ using testing::Draws;
 using ::testing::HasSubstr;
 
 TEST(ActionTest, FormsParseAndPrintBack) {
-  for (const char* text :
-       {"2F0", "2B0-3", "2I0", "2W0-3", "2SEND_F0>1", "2RECV_F0<1", "2SEND_B0>1", "2RECV_B0<1",
-        "2REDUCE", "2NORM", "2NORM0-3", "2STEP", "2F5@3", "2STEP@4", "2STEP0-3@1", "2REDUCE7",
-        "0SEND_B2-4>11@0", "2147483647F9223372036854775807@9223372036854775807"}) {
+  for (const char* text : {"2F0",
+                           "2B0-3",
+                           "2I0",
+                           "2W0-3",
+                           "2SEND_F0>1",
+                           "2RECV_F0<1",
+                           "2SEND_B0>1",
+                           "2RECV_B0<1",
+                           "2REDUCE",
+                           "2NORM",
+                           "2NORM0-3",
+                           "2STEP",
+                           "2F5@3",
+                           "2STEP@4",
+                           "2STEP0-3@1",
+                           "2REDUCE7",
+                           "0SEND_B2-4>11@0",
+                           "2SEND_F0>1:5",
+                           "2RECV_F0<1:0",
+                           "2SEND_B0>1:2",
+                           "2RECV_B0<1:7@3",
+                           "2147483647F9223372036854775807@9223372036854775807"}) {
     EXPECT_EQ(to_string(parse_action(text)), text);
   }
   EXPECT_EQ(to_string(parse_action("2B3-3")), "2B3");
+  EXPECT_EQ(to_string(parse_action("2SEND_F0>1:3")), "2SEND_F0>1") << "the next stage is not named";
 }
 
 TEST(ActionTest, PartsAreWhatTheTextSays) {
@@ -31,11 +50,22 @@ TEST(ActionTest, PartsAreWhatTheTextSays) {
   EXPECT_EQ(send.last, 6);
   EXPECT_EQ(send.num_microbatches(), 3);
   EXPECT_EQ(send.peer, 7);
+  EXPECT_EQ(send.peer_stage, 3);
   EXPECT_EQ(send.version, 9);
   const Action step = parse_action("0STEP");
   EXPECT_EQ(step.first, kNone);
   EXPECT_EQ(step.num_microbatches(), 0);
   EXPECT_EQ(step.version, kNone);
+}
+
+TEST(ActionTest, MessagesGoToTheNextStageUnlessAnotherIsNamed) {
+  EXPECT_EQ(parse_action("2SEND_F0>1").peer_stage, 3);
+  EXPECT_EQ(parse_action("2RECV_F0<1").peer_stage, 1);
+  EXPECT_EQ(parse_action("2SEND_B0>1").peer_stage, 1);
+  EXPECT_EQ(parse_action("2RECV_B0<1").peer_stage, 3);
+  EXPECT_EQ(parse_action("2SEND_F0>1:5").peer_stage, 5);
+  EXPECT_EQ(parse_action("2SEND_F0>1:5").peer, 1);
+  EXPECT_EQ(parse_action("2F0").peer_stage, kNone);
 }
 
 TEST(ActionTest, KindsFallIntoGroups) {
@@ -67,6 +97,11 @@ TEST(ActionTest, RefusesOthersAndShowsThem) {
                            "2SEND_F0<1",
                            "2RECV_F0>1",
                            "2SEND_F>1",
+                           "2SEND_F0>1:",
+                           "2SEND_F0>1:-1",
+                           "2SEND_F0:3",
+                           "2F0:3",
+                           "2SEND_F0>1@2:3",
                            "2F0@",
                            "2F0@-1",
                            "2STEP@",
@@ -99,6 +134,8 @@ Action random_action(Draws& draws) {
   }
   if (is_send(action.kind) || is_receive(action.kind)) {
     action.peer = static_cast<int32_t>(draws.between(0, 99));
+    action.peer_stage = draws.coin() ? next_stage(action.kind, action.stage)
+                                     : static_cast<int32_t>(draws.between(0, 40));
   }
   action.version = draws.coin() ? draws.between(0, 50) : kNone;
   return action;

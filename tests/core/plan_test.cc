@@ -33,10 +33,22 @@ TEST(PlanTest, AnswersAboutRanks) {
   const Plan plan = good_plan();
   EXPECT_EQ(plan.num_stages(), 2);
   EXPECT_EQ(plan.num_used_ranks(), 3);
-  const int expected[] = {0, -1, 0, 1, -1};
+  const std::vector<int> expected[] = {{0}, {}, {0}, {1}, {}};
   for (int rank = 0; rank < 5; ++rank) {
-    EXPECT_EQ(plan.stage_of_rank(rank), expected[rank]);
+    EXPECT_EQ(plan.stages_of_rank(rank), expected[rank]);
   }
+}
+
+// Chunks: rank 0 holds stages 0 and 2; rank 1 holds stage 1 and, as a replica, stage 2.
+TEST(PlanTest, ARankMayHoldSeveralStages) {
+  const Plan plan = plan_of({{{"conv1"}, {0}}, {{"pool1"}, {1}}, {{"conv2"}, {0, 1}}}, 3);
+  EXPECT_EQ(plan_from(as_document(to_value(plan))), plan);
+  EXPECT_EQ(plan.num_used_ranks(), 2);
+  EXPECT_EQ(plan.max_replicas(), 2);
+  EXPECT_EQ(plan.stages_of_rank(0), (std::vector<int>{0, 2}));
+  EXPECT_EQ(plan.stages_of_rank(1), (std::vector<int>{1, 2}));
+  EXPECT_EQ(plan.stages_of_rank(2), std::vector<int>());
+  EXPECT_EQ(describe(plan), "conv1 -> rank 0 | pool1 -> rank 1 | conv2 -> ranks 0, 1");
 }
 
 TEST(PlanTest, DescribesItself) {
@@ -116,11 +128,10 @@ TEST(PlanTest, RefusesBadForms) {
     }
     return list;
   };
-  EXPECT_EQ(refuse("stages.1.ranks", ranks({2}), "stages[1].ranks",
-                   "rank 2 stands twice: in stage 0 and in stage 1")
+  EXPECT_EQ(refuse("stages.1.ranks", ranks({3, 4, 3}), "stages[1].ranks",
+                   "rank 3 stands twice in stage 1")
                 .stage(),
             1);
-  refuse("stages.0.ranks", ranks({0, 0}), "stages[0].ranks", "rank 0 stands twice");
   refuse("stages.0.ranks", ranks({-1}), "stages[0].ranks", "from 0 up, found -1");
   refuse("stages.0.ranks", ranks({}), "stages[0].ranks", "stage 0 has no ranks");
   refuse("stages.0.ranks", ranks({5}), "stages", "rank 5 of stage 0 is beyond the 5 workers");

@@ -170,7 +170,8 @@ TEST(ScheduleTest, RandomSchedulesRoundTrip) {
     schedule.num_ranks = static_cast<int>(draws.between(1, 5));
     schedule.num_stages = static_cast<int>(draws.between(1, 5));
     schedule.num_microbatches = static_cast<int>(draws.between(1, 9));
-    schedule.period_microbatches = schedule.flush ? schedule.num_microbatches : draws.between(1, 6);
+    schedule.period_microbatches =
+        schedule.num_microbatches * (schedule.flush ? 1 : draws.between(1, 6));
     for (int s = 0; s < schedule.num_stages; ++s) {
       schedule.stage_ranks.push_back({static_cast<int>(draws.between(0, schedule.num_ranks - 1))});
     }
@@ -220,6 +221,11 @@ TEST(ScheduleTest, RefusesBadSchedules) {
   const Value flushed =
       with(with(good, "flush", Value::of(true)), "num_microbatches", Value::of(4));
   EXPECT_EQ(caught([&] { schedule_from(as_document(flushed)); }).key(), "period_microbatches");
+  const Value broken =
+      with(with(good, "num_microbatches", Value::of(2)), "period_microbatches", Value::of(3));
+  const Error error = caught([&] { schedule_from(as_document(broken)); });
+  EXPECT_EQ(error.key(), "period_microbatches");
+  EXPECT_THAT(error.message(), HasSubstr("whole steps of 2 microbatches, found 3"));
   for (const char* key : {"name", "num_ranks", "num_stages", "num_microbatches", "period"}) {
     EXPECT_EQ(caught([&] { schedule_from(as_document(without(good, key))); }).key(), key);
   }

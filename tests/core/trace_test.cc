@@ -27,7 +27,11 @@ Trace random_trace(uint64_t seed) {
   for (int r = 0; r < count; ++r) {
     RankTrace rank;
     rank.rank = r;
-    rank.stage = static_cast<int>(draws.between(-1, 3));
+    for (int stage = 0; stage < 4; ++stage) {
+      if (draws.coin()) {
+        rank.stages.push_back(stage);
+      }
+    }
     rank.compute_s = draws.zero_or_more();
     rank.communicate_s = draws.zero_or_more();
     rank.wait_s = draws.zero_or_more();
@@ -74,7 +78,8 @@ TEST(TraceTest, RefusesBadTraces) {
   refuse("step_s", Value::of(-1), "step_s", "0 or more");
   refuse("ranks.0.rank", Value::of(-1), "ranks[0].rank", "0 or more");
   refuse("ranks.0.rank", Value::of(int64_t{1} << 40), "ranks[0].rank", "at most");
-  refuse("ranks.0.stage", Value::of(-2), "ranks[0].stage", "-1 or more");
+  refuse("ranks.0.stages", Value::list({Value::of(-2)}), "ranks[0].stages", "from 0 up, found -2");
+  refuse("ranks.0.stages", Value::of(0), "ranks[0].stages", "list");
   refuse("ranks.1.rank", Value::of(0), "ranks[1].rank", "rank 0 stands there twice");
   refuse("ranks.0.events.0.action", Value::of("0Q0"), "ranks[0].events[0].action", "not an action");
   refuse("ranks.0.events.0.end_s", Value::of(-0.5), "ranks[0].events[0].end_s", "0 or more");
@@ -93,33 +98,63 @@ TEST(TraceTest, EventsStandInOrderOfStart) {
 TEST(TraceTest, StageTimesAreMeansOverReplicasPerStep) {
   Trace trace;
   trace.num_steps = 4;
-  const auto add = [&](int rank, int stage, double compute, double communicate, double wait,
-                       double update) {
+  const auto add = [&](int rank, const std::vector<int>& stages, double compute, double communicate,
+                       double wait, double update) {
     RankTrace one;
     one.rank = rank;
-    one.stage = stage;
+    one.stages = stages;
     one.compute_s = compute;
     one.communicate_s = communicate;
     one.wait_s = wait;
     one.update_s = update;
     trace.ranks.push_back(one);
   };
-  add(0, 1, 8, 4, 12, 16);
-  add(1, 0, 10, 1, 2, 3);
-  add(2, 0, 30, 3, 6, 5);
-  add(3, -1, 99, 99, 99, 99);
+  add(0, {1}, 8, 4, 12, 16);
+  add(1, {0}, 10, 1, 2, 3);
+  add(2, {0}, 30, 3, 6, 5);
+  add(3, {}, 99, 99, 99, 99);
   const std::vector<StageTimes> times = stage_times(trace);
   ASSERT_EQ(times.size(), 2u) << "an idle rank has no stage";
-  EXPECT_EQ(times[0].stage, 0);
+  EXPECT_EQ(times[0].stages, std::vector<int>{0});
   EXPECT_DOUBLE_EQ(times[0].compute_s, 40.0 / 2 / 4);
   EXPECT_DOUBLE_EQ(times[0].communicate_s, 4.0 / 2 / 4);
   EXPECT_DOUBLE_EQ(times[0].wait_s, 8.0 / 2 / 4);
   EXPECT_DOUBLE_EQ(times[0].update_s, 8.0 / 2 / 4);
-  EXPECT_EQ(times[1].stage, 1);
+  EXPECT_EQ(times[1].stages, std::vector<int>{1});
   EXPECT_DOUBLE_EQ(times[1].compute_s, 2.0);
   EXPECT_DOUBLE_EQ(times[1].update_s, 4.0);
   trace.num_steps = 0;
   EXPECT_DOUBLE_EQ(stage_times(trace)[1].compute_s, 8.0);
+}
+
+TEST(TraceTest, StageTimesAreOfRanksThatHoldTheSameStages) {
+  Trace trace;
+  trace.num_steps = 2;
+  const auto add = [&](int rank, const std::vector<int>& stages, double compute) {
+    RankTrace one;
+    one.rank = rank;
+    one.stages = stages;
+    one.compute_s = compute;
+    trace.ranks.push_back(one);
+  };
+  add(0, {1, 3}, 8);
+  add(1, {0, 2}, 10);
+  add(2, {1, 3}, 4);
+  add(3, {1}, 6);
+  const std::vector<StageTimes> times = stage_times(trace);
+  ASSERT_EQ(times.size(), 3u);
+  EXPECT_EQ(times[0].stages, (std::vector<int>{0, 2}));
+  EXPECT_DOUBLE_EQ(times[0].compute_s, 5);
+  EXPECT_EQ(times[1].stages, std::vector<int>{1});
+  EXPECT_DOUBLE_EQ(times[1].compute_s, 3);
+  EXPECT_EQ(times[2].stages, (std::vector<int>{1, 3}));
+  EXPECT_DOUBLE_EQ(times[2].compute_s, 12.0 / 2 / 2);
+}
+
+TEST(TraceTest, StagesInWords) {
+  EXPECT_EQ(describe_stages({}), "idle");
+  EXPECT_EQ(describe_stages({3}), "stage 3");
+  EXPECT_EQ(describe_stages({0, 2}), "stages 0, 2");
 }
 
 }  // namespace

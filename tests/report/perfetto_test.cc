@@ -69,7 +69,7 @@ TEST(Perfetto, PutsTheWaitInsideItsAction) {
 TEST(Perfetto, MovesWhatOverlapsToAThreadOfItsOwn) {
   Trace trace;
   RankTrace rank;
-  rank.stage = 0;
+  rank.stages = {0};
   rank.events = {test::event("0F0", 0, 1), test::event("0SEND_F0>1", 1, 4),
                  test::event("0F1", 1, 3), test::event("0SEND_F1>1", 3, 6),
                  test::event("0B0", 3.5, 5)};

@@ -71,7 +71,7 @@ TEST(StageTable, FitsATerminalWhateverTheNumbers) {
     plan.stages[static_cast<std::size_t>(rank % 128)].layers.push_back("l" + std::to_string(rank));
     RankTrace times;
     times.rank = rank;
-    times.stage = rank % 128;
+    times.stages = {rank % 128};
     times.compute_s = 500.0 * (rank + 1);
     times.communicate_s = 1e-5;
     times.wait_s = 29999;
@@ -90,9 +90,33 @@ TEST(StageTable, FitsATerminalWhateverTheNumbers) {
 
 TEST(StageTable, ShowsAStageThatThePlanLacks) {
   Trace trace = test::two_ranks("measured", 2);
-  trace.ranks[1].stage = 3;
+  trace.ranks[1].stages = {3};
   const std::string text = stage_table(Plan(), Trace(), trace);
   EXPECT_NE(text.find("\n    3      0     -"), std::string::npos) << text;
+}
+
+// Ranks of several stages are one row for each set of stages.
+TEST(StageTable, HasARowForEachSetOfStages) {
+  Plan plan;
+  plan.workers = 4;
+  plan.stages = {{{"a", "b"}, {0, 2}}, {{"c"}, {1, 3}}, {{"d"}, {0, 2}}, {{"e"}, {1, 3}}};
+  Trace trace = test::two_ranks("measured", 2);
+  trace.ranks[0].stages = {0, 2};
+  trace.ranks[1].stages = {1, 3};
+  const std::string text = stage_table(plan, Trace(), trace);
+  EXPECT_NE(text.find("\n  0,2      3   0,2 "), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  1,3      2   1,3 "), std::string::npos) << text;
+}
+
+TEST(StageTable, ShortensManyStagesOfARank) {
+  Plan plan;
+  plan.workers = 8;
+  for (int stage = 0; stage < 128; ++stage) {
+    plan.stages.push_back({{"l" + std::to_string(stage)}, {stage % 8}});
+  }
+  const std::string text = stage_table(plan, Trace(), Trace());
+  EXPECT_LE(longest_line(text), 30U) << text;
+  EXPECT_NE(text.find("16 stages     16     0"), std::string::npos) << text;
 }
 
 TEST(StageTable, TakesARunOfNoSteps) {

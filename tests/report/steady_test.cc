@@ -36,7 +36,7 @@ TEST(SteadyWindow, TakesAllOfAShortTraceWithItsDrain) {
 TEST(SteadyWindow, CountsUpdatesWithoutAFlush) {
   Trace trace;
   RankTrace rank;
-  rank.stage = 0;
+  rank.stages = {0};
   double t = 0;
   const auto add = [&](const std::string& action) {
     rank.events.push_back(test::event(action, t, t + 1));

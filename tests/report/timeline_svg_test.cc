@@ -53,7 +53,7 @@ TEST(TimelineSvg, EscapesItsTitle) {
 TEST(TimelineSvg, LeavesOutTextThatDoesNotFit) {
   Trace trace;
   RankTrace rank;
-  rank.stage = 0;
+  rank.stages = {0};
   rank.events = {test::event("0F0", 0, 0.001), test::event("0F1", 0.001, 1)};
   trace.ranks = {rank};
   const std::string svg = timeline_svg(trace, "");

@@ -42,7 +42,7 @@ TEST(TimelineText, KeepsToItsWidth) {
 TEST(TimelineText, NamesWhatItDrawsOnly) {
   Trace trace;
   RankTrace rank;
-  rank.stage = 0;
+  rank.stages = {0};
   rank.events = {test::event("0I0", 0, 1), test::event("0W0", 1, 2),
                  test::event("0REDUCE", 2, 4, 1), test::event("0SEND_B0>1", 4, 5)};
   trace.ranks = {rank};
@@ -59,7 +59,7 @@ TEST(TimelineText, TakesTracesOfNothing) {
   EXPECT_EQ(timeline_text(Trace()), "measured: no actions were recorded\n");
   Trace trace = test::two_ranks("simulated", 1);
   trace.ranks[1].events.clear();
-  trace.ranks[1].stage = -1;
+  trace.ranks[1].stages.clear();
   EXPECT_THAT(timeline_text(trace), HasSubstr("rank 1 idle    |       "));
   trace.ranks[0].events = {test::event("0F0", 1, 1)};  // all in no time
   EXPECT_THAT(timeline_text(trace), HasSubstr("rank 0 stage 0 |      "));

@@ -25,10 +25,10 @@ inline Trace two_ranks(const std::string& source, int num_steps, double scale = 
   trace.window_s = trace.step_s * num_steps;
   RankTrace first;
   first.rank = 0;
-  first.stage = 0;
+  first.stages = {0};
   RankTrace second;
   second.rank = 1;
-  second.stage = 1;
+  second.stages = {1};
   const double ms = 1e-3 * scale;
   for (int k = 0; k < num_steps; ++k) {
     const std::string m = std::to_string(k);

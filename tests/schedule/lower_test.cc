@@ -86,8 +86,10 @@ TEST(Lower, ReplicasTakeMicrobatchesInTurnAndReduceBeforeTheStep) {
   EXPECT_EQ(to_string(lowered.ranks[1]), "1RECV_F0<3 1F0@0 1B0@0 1SEND_B0>3 1REDUCE0-1 1STEP0-1@1");
   EXPECT_EQ(to_string(lowered.ranks[4]), "1RECV_F1<0 1F1@0 1B1@0 1SEND_B1>0 1REDUCE0-1 1STEP0-1@1");
   EXPECT_EQ(to_string(lowered.ranks[2]), "");
-  EXPECT_EQ(lowered.stage_of_rank, (std::vector<int>{0, 1, -1, 0, 1}));
-  EXPECT_EQ(lowered.replica_of_rank, (std::vector<int>{1, 0, -1, 0, 1}));
+  EXPECT_EQ(lowered.rank_stages, (std::vector<std::vector<int>>{{0}, {1}, {}, {0}, {1}}));
+  EXPECT_EQ(lowered.replica_of(0, 0), 1);
+  EXPECT_EQ(lowered.replica_of(4, 1), 1);
+  EXPECT_EQ(lowered.replica_of(4, 0), -1);
   EXPECT_EQ(lowered.stage_ranks, (std::vector<std::vector<int>>{{3, 0}, {1, 4}}));
 }
 
@@ -172,15 +174,117 @@ TEST(Lower, SkipEdgesGoStraight) {
   const std::vector<StageLink> links = {{0, 1}, {0, 2}, {1, 2}};
   const LoweredSchedule lowered = lower(make_schedule("1f1b", {3, 1}), plan, 1, links);
   EXPECT_EQ(to_string(lowered.ranks[0]),
-            "0F0@0 0SEND_F0>1 0SEND_F0>2 0RECV_B0<1 0RECV_B0<2 0B0@0 0STEP0@1");
+            "0F0@0 0SEND_F0>1 0SEND_F0>2:2 0RECV_B0<1 0RECV_B0<2:2 0B0@0 0STEP0@1");
   EXPECT_EQ(to_string(lowered.ranks[1]),
             "1RECV_F0<0 1F0@0 1SEND_F0>2 1RECV_B0<2 1B0@0 1SEND_B0>0 1STEP0@1");
   EXPECT_EQ(to_string(lowered.ranks[2]),
-            "2RECV_F0<0 2RECV_F0<1 2F0@0 2B0@0 2SEND_B0>0 2SEND_B0>1 2STEP0@1");
+            "2RECV_F0<0:0 2RECV_F0<1 2F0@0 2B0@0 2SEND_B0>0:0 2SEND_B0>1 2STEP0@1");
   EXPECT_TRUE(find_faults(lowered).empty());
   LoweredSchedule lost = lowered;
   lost.ranks[0].erase(lost.ranks[0].begin() + 2);
   EXPECT_FALSE(find_faults(lost).empty());
+}
+
+TEST(Lower, TwoChunksARank) {
+  const Schedule schedule = testing::chunked_schedule();
+  EXPECT_NO_THROW(validate(schedule));
+  const LoweredSchedule lowered = lower(schedule, 1);
+  EXPECT_EQ(to_string(lowered.ranks[0]),
+            "0F0@0 0SEND_F0>1 0F1@0 0SEND_F1>1 2RECV_F0<1 2F0@0 2SEND_F0>1 2RECV_F1<1 2F1@0 "
+            "2SEND_F1>1 2RECV_B0<1 2B0@0 2SEND_B0>1 2RECV_B1<1 2B1@0 2SEND_B1>1 0RECV_B0<1 0B0@0 "
+            "0RECV_B1<1 0B1@0 0STEP0-1@1 2STEP0-1@1");
+  EXPECT_EQ(to_string(lowered.ranks[1]),
+            "1RECV_F0<0 1F0@0 1SEND_F0>0 1RECV_F1<0 1F1@0 1SEND_F1>0 3RECV_F0<0 3F0@0 3B0@0 "
+            "3SEND_B0>0 3RECV_F1<0 3F1@0 3B1@0 3SEND_B1>0 1RECV_B0<0 1B0@0 1SEND_B0>0 1RECV_B1<0 "
+            "1B1@0 1SEND_B1>0 1STEP0-1@1 3STEP0-1@1");
+  EXPECT_EQ(lowered.rank_stages, (std::vector<std::vector<int>>{{0, 2}, {1, 3}}));
+  EXPECT_EQ(lowered.stage_ranks, (std::vector<std::vector<int>>{{0}, {1}, {0}, {1}}));
+  EXPECT_EQ(testing::rehearse(lowered), "");
+  EXPECT_TRUE(find_faults(lowered).empty());
+}
+
+TEST(Lower, BetweenStagesOfOneRankNothingIsSent) {
+  const LoweredSchedule lowered = lower(testing::v_schedule(), 1);
+  EXPECT_EQ(
+      to_string(lowered.ranks[0]),
+      "0F0@0 0SEND_F0>1 3RECV_F0<1 3F0@0 3B0@0 3SEND_B0>1 0RECV_B0<1 0B0@0 0STEP0@1 3STEP0@1");
+  EXPECT_EQ(
+      to_string(lowered.ranks[1]),
+      "1RECV_F0<0 1F0@0 2F0@0 2SEND_F0>0 2RECV_B0<0 2B0@0 1B0@0 1SEND_B0>0 1STEP0@1 2STEP0@1");
+  EXPECT_EQ(testing::rehearse(lowered), "");
+  EXPECT_TRUE(find_faults(lowered).empty());
+}
+
+// Every rank meets the others in the order of stages, whichever way its microbatches go.
+TEST(Lower, StagesOnBothOfTwoRanksAreReducedInTheirOrder) {
+  const Schedule schedule = testing::bidirectional_schedule();
+  EXPECT_NO_THROW(validate(schedule));
+  const LoweredSchedule lowered =
+      lower(schedule, plan_of_positions(schedule), 1, chain_links(2), true);
+  EXPECT_EQ(to_string(lowered.ranks[0]),
+            "0F0@0 0SEND_F0>1 1RECV_F1<1 1F1@0 1B1@0 1SEND_B1>1 0RECV_B0<1 0B0@0 0REDUCE0-1 "
+            "1REDUCE0-1 0NORM0-1 0STEP0-1@1 1STEP0-1@1");
+  EXPECT_EQ(to_string(lowered.ranks[1]),
+            "0F1@0 0SEND_F1>0 1RECV_F0<0 1F0@0 1B0@0 1SEND_B0>0 0RECV_B1<0 0B1@0 0REDUCE0-1 "
+            "1REDUCE0-1 0NORM0-1 0STEP0-1@1 1STEP0-1@1");
+  EXPECT_EQ(lowered.replica_of(0, 0), 0);
+  EXPECT_EQ(lowered.replica_of(0, 1), 1);
+  EXPECT_EQ(lowered.replica_of(1, 1), 0);
+  EXPECT_EQ(testing::rehearse(lowered), "");
+  EXPECT_TRUE(find_faults(lowered).empty());
+}
+
+// Positions 0 and 1 stand on world ranks 3 and 1; 0 and 2 are idle.
+TEST(Lower, WorldRanksTakeThePlacesOfPositions) {
+  Plan plan;
+  plan.workers = 4;
+  for (const int rank : {3, 1, 3, 1}) {
+    plan.stages.push_back({.layers = {}, .ranks = {rank}});
+  }
+  const LoweredSchedule lowered = lower(testing::chunked_schedule(), plan, 1);
+  EXPECT_EQ(lowered.rank_stages, (std::vector<std::vector<int>>{{}, {1, 3}, {}, {0, 2}}));
+  EXPECT_EQ(to_string(lowered.ranks[3]).substr(0, 46),
+            "0F0@0 0SEND_F0>1 0F1@0 0SEND_F1>1 2RECV_F0<1 2");
+  EXPECT_EQ(to_string(lowered.ranks[1]).substr(0, 27), "1RECV_F0<3 1F0@0 1SEND_F0>3");
+  EXPECT_EQ(testing::rehearse(lowered), "");
+  EXPECT_TRUE(find_faults(lowered).empty());
+}
+
+// From stage 0 to 2 on its own rank nothing is sent; to 3 beside the one to 1.
+TEST(Lower, SkipEdgesOfChunks) {
+  Schedule schedule = testing::chunked_schedule();
+  const std::vector<StageLink> links = {{0, 1}, {0, 2}, {0, 3}, {1, 2}, {2, 3}};
+  const LoweredSchedule lowered = lower(schedule, plan_of_positions(schedule), 1, links);
+  EXPECT_THAT(to_string(lowered.ranks[0]),
+              ::testing::StartsWith("0F0@0 0SEND_F0>1 0SEND_F0>1:3 0F1@0 0SEND_F1>1 0SEND_F1>1:3 "
+                                    "2RECV_F0<1 2F0@0 2SEND_F0>1 "));
+  EXPECT_THAT(to_string(lowered.ranks[0]), HasSubstr(" 0RECV_B0<1 0RECV_B0<1:3 0B0@0 "));
+  EXPECT_THAT(to_string(lowered.ranks[1]),
+              HasSubstr(" 3RECV_F0<0:0 3RECV_F0<0 3F0@0 3B0@0 3SEND_B0>0:0 3SEND_B0>0 "));
+  EXPECT_EQ(testing::rehearse(lowered), "");
+  EXPECT_TRUE(find_faults(lowered).empty());
+
+  // One of the two messages of microbatch 0 lost, or taken for the other.
+  LoweredSchedule damaged = lowered;
+  damaged.ranks[0].erase(damaged.ranks[0].begin() + 2);
+  EXPECT_FALSE(find_faults(damaged).empty());
+  damaged = lowered;
+  damaged.ranks[0][2].peer_stage = 1;
+  EXPECT_FALSE(find_faults(damaged).empty());
+  EXPECT_NE(testing::rehearse(damaged), "");
+}
+
+// Halves and ranges of several stages, with the updates of each right after its last W.
+TEST(Lower, WithoutAFlushEachStageOfARankUpdatesOnItsOwn) {
+  const Schedule schedule = testing::endless_schedule({"0F0-1 1F0 1F1 1I0 1I1 1W0-1 0B0 0I1 0W1"},
+                                                      {{0}, {0}}, 2, "stash");
+  EXPECT_NO_THROW(validate(schedule));
+  const LoweredSchedule lowered = lower(schedule, 2);
+  EXPECT_EQ(to_string(lowered.ranks[0]),
+            "0F0-1@0 1F0@0 1F1@0 1I0@0 1I1@0 1W0-1@0 1STEP0-1@1 0B0@0 0I1@0 0W1@0 0STEP0-1@1 "
+            "0F2-3@1 1F2@1 1F3@1 1I2@1 1I3@1 1W2-3@1 1STEP2-3@2 0B2@1 0I3@1 0W3@1 0STEP2-3@2");
+  EXPECT_EQ(testing::rehearse(lowered), "");
+  EXPECT_TRUE(find_faults(lowered).empty());
 }
 
 // Halves and ranges come with other schedules; lowering already places their messages and updates.
@@ -219,6 +323,19 @@ TEST(LowerEvaluation, ForwardsOnlyByReplicaInTurn) {
   EXPECT_EQ(to_string(lowered.ranks[3]), "1RECV_F1<1 1F1");
   EXPECT_EQ(to_string(lowered.ranks[4]), "");
   EXPECT_EQ(lowered.policy, "");
+}
+
+TEST(LowerEvaluation, StagesOfOneRankSendNothing) {
+  const Plan v = plan_of_positions(testing::v_schedule());
+  const LoweredSchedule lowered = lower_evaluation(v, 2);
+  EXPECT_EQ(to_string(lowered.ranks[0]),
+            "0F0 0SEND_F0>1 0F1 0SEND_F1>1 3RECV_F0<1 3F0 3RECV_F1<1 3F1");
+  EXPECT_EQ(to_string(lowered.ranks[1]),
+            "1RECV_F0<0 1F0 1RECV_F1<0 1F1 2F0 2SEND_F0>0 2F1 2SEND_F1>0");
+  EXPECT_TRUE(find_faults(lowered).empty());
+  const LoweredSchedule both =
+      lower_evaluation(plan_of_positions(testing::bidirectional_schedule()), 4);
+  EXPECT_TRUE(find_faults(both).empty());
 }
 
 TEST(LowerEvaluation, EveryMicrobatchPassesEveryStageOnce) {
@@ -276,6 +393,73 @@ TEST(LowerRefuses, PlansThatDoNotFit) {
   expect_refused(ErrorCode::kInvalidArgument, "no rank", [&] { lower(flush, plan_of(2, 0), 1); });
 }
 
+TEST(LowerRefuses, PlacesThatAreNotTheSchedules) {
+  const Schedule chunked = testing::chunked_schedule();
+  const auto plan = [](const std::vector<std::vector<int>>& stage_ranks) {
+    Plan made;
+    for (const std::vector<int>& ranks : stage_ranks) {
+      made.stages.push_back({.layers = {}, .ranks = ranks});
+    }
+    return made;
+  };
+  expect_refused(ErrorCode::kInvalidArgument,
+                 "puts the stages of position 0 on one rank, and the plan gives stage 2 rank 2, "
+                 "where it gave another stage rank 0",
+                 [&] {
+                   lower(chunked, plan({{0}, {1}, {2}, {1}}), 1);
+                 });
+  expect_refused(ErrorCode::kInvalidArgument,
+                 "the plan gives stage 1 rank 0, where it gave that rank to position 0", [&] {
+                   lower(chunked, plan({{0}, {0}, {0}, {0}}), 1);
+                 });
+  expect_refused(ErrorCode::kInvalidArgument, "stage 2 has 2 ranks in the plan and 1 in schedule",
+                 [&] {
+                   lower(chunked, plan({{0}, {1}, {0, 2}, {1}}), 1);
+                 });
+  expect_refused(ErrorCode::kInvalidArgument, "the plan has 2 stages", [&] {
+    lower(chunked, plan({{0}, {1}}), 1);
+  });
+  // The second stage's positions stand the other way round.
+  expect_refused(ErrorCode::kInvalidArgument, "place the stages as the schedule does", [&] {
+    lower(testing::bidirectional_schedule(), plan({{0, 1}, {0, 1}}), 1);
+  });
+  Schedule odd = chunked;
+  odd.stage_ranks[3] = {7};
+  expect_refused(ErrorCode::kInvalidArgument, "stage 3 stands on position 7; expected 0..1", [&] {
+    lower(odd, plan({{0}, {1}, {0}, {1}}), 1);
+  });
+  odd = chunked;
+  odd.num_ranks = 3;
+  odd.period.resize(3);
+  expect_refused(ErrorCode::kInvalidArgument, "position 2 holds no stage", [&] {
+    lower(odd, plan({{0}, {1}, {0}, {1}}), 1);
+  });
+}
+
+TEST(LowerRefuses, ActionsOfStagesThatThePositionDoesNotHold) {
+  for (const bool flush : {true, false}) {
+    Schedule schedule = testing::endless_schedule({"0F0 1F0 1B0 0B0", ""}, {{0}, {1}}, 1, "stash");
+    if (flush) {
+      schedule.flush = true;
+      schedule.policy = "flush";
+    }
+    expect_refused(ErrorCode::kInvalidArgument, "found 1F0 on position 0",
+                   [&] { lower(schedule, 2); });
+  }
+}
+
+TEST(LowerRefuses, PoliciesThatNeedStagesThatUpdateTogether) {
+  for (const char* policy : {"vertical_sync", "double_buffer", "vertical_newest"}) {
+    Plan plan = plan_of_replicas({2, 1});
+    Schedule schedule = make_schedule("pipedream", schedule_config(plan));
+    schedule.policy = policy;
+    expect_refused(ErrorCode::kUnsupported, "set update = \"step\"",
+                   [&] { lower(schedule, plan, 4); });
+    plan.update = UpdateRule::kStep;
+    EXPECT_EQ(testing::rehearse(lower(schedule, plan, 8)), "") << policy;
+  }
+}
+
 TEST(LowerRefuses, SchedulesThatCannotBeLowered) {
   const Schedule without = make_schedule("pipedream", {2, 1});
   expect_refused(ErrorCode::kInvalidArgument, "at least one step", [&] { lower(without, 0); });
@@ -286,7 +470,7 @@ TEST(LowerRefuses, SchedulesThatCannotBeLowered) {
   expect_refused(ErrorCode::kInvalidArgument, "has no flush", [&] { lower(schedule, 2); });
   schedule = make_schedule("1f1b", {2, 1});
   schedule.stage_ranks = {{0}, {0}};
-  expect_refused(ErrorCode::kUnsupported, "one stage a position",
+  expect_refused(ErrorCode::kInvalidArgument, "puts the stages of position 0 on one rank",
                  [&] { lower(schedule, plan_of(2, 1), 1); });
   schedule = make_schedule("1f1b", {2, 1});
   schedule.period[1] = parse_actions("1F0 1B0 1STEP0");

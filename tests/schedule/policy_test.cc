@@ -38,6 +38,73 @@ TEST(Policy, LatestGivesBackwardTheNewest) {
             "0F0@0 0F1@0 0B0@0 0STEP0@1 0F2@1 0B1@1 0STEP1@2 0B2@2 0STEP2@3");
 }
 
+// Update t, here of two microbatches, reads what update t-2 made, so that two versions are enough.
+TEST(Policy, DoubleBufferReadsTheVersionOfTheUpdateBeforeLast) {
+  EXPECT_EQ(annotated("double_buffer",
+                      "0F0 0F1 0B0 0F2 0B1 0STEP0-1 0F3 0I2 0W2 0F4-5 0B3 0STEP2-3 0B4-5 0STEP4-5"),
+            "0F0@0 0F1@0 0B0@0 0F2@0 0B1@0 0STEP0-1@1 0F3@0 0I2@0 0W2@0 0F4-5@1 0B3@0 0STEP2-3@2 "
+            "0B4-5@1 0STEP4-5@3");
+  const LoweredSchedule lowered = lower(testing::two_stage_schedule("double_buffer"), 3);
+  EXPECT_EQ(to_string(lowered.ranks[1]),
+            "1RECV_F0<0 1F0@0 1B0@0 1SEND_B0>0 1RECV_F1<0 1F1@0 1B1@0 1SEND_B1>0 1STEP0-1@1 "
+            "1RECV_F2<0 1F2@0 1B2@0 1SEND_B2>0 1RECV_F3<0 1F3@0 1B3@0 1SEND_B3>0 1STEP2-3@2 "
+            "1RECV_F4<0 1F4@1 1B4@1 1SEND_B4>0 1RECV_F5<0 1F5@1 1B5@1 1SEND_B5>0 1STEP4-5@3");
+  for (const ActionList& list : lower(testing::two_stage_schedule("double_buffer"), 20).ranks) {
+    EXPECT_EQ(peak_weight_versions(list), 2);
+  }
+}
+
+// Two stages, minibatches of two: v = ceil(2/3) = 1. Stage 0 reads versions 0, 0, 1 at the first
+// forwards of minibatches 0, 1, 2; the backwards of the b-th read version b-1.
+TEST(Policy, VerticalNewestReadsWhatStageZeroReadAndThenTheNewestOfAll) {
+  const LoweredSchedule lowered = lower(testing::two_stage_schedule("vertical_newest"), 3);
+  EXPECT_EQ(to_string(lowered.ranks[0]),
+            "0F0@0 0SEND_F0>1 0F1@0 0SEND_F1>1 0RECV_B0<1 0B0@0 0F2@0 0SEND_F2>1 0RECV_B1<1 0B1@0 "
+            "0STEP0-1@1 0F3@0 0SEND_F3>1 0RECV_B2<1 0B2@1 0F4@1 0SEND_F4>1 0RECV_B3<1 0B3@1 "
+            "0STEP2-3@2 0F5@1 0SEND_F5>1 0RECV_B4<1 0B4@2 0RECV_B5<1 0B5@2 0STEP4-5@3");
+  EXPECT_EQ(to_string(lowered.ranks[1]),
+            "1RECV_F0<0 1F0@0 1B0@0 1SEND_B0>0 1RECV_F1<0 1F1@0 1B1@0 1SEND_B1>0 1STEP0-1@1 "
+            "1RECV_F2<0 1F2@0 1B2@1 1SEND_B2>0 1RECV_F3<0 1F3@0 1B3@1 1SEND_B3>0 1STEP2-3@2 "
+            "1RECV_F4<0 1F4@1 1B4@2 1SEND_B4>0 1RECV_F5<0 1F5@1 1B5@2 1SEND_B5>0 1STEP4-5@3");
+}
+
+// Minibatches of one: v = ceil(S/2), and a forward runs S-1 updates behind.
+TEST(Policy, VerticalNewestOfOneMicrobatch) {
+  for (int stages = 1; stages <= 7; ++stages) {
+    Schedule schedule = make_schedule("pipedream", {stages, 1});
+    schedule.policy = "vertical_newest";
+    const LoweredSchedule lowered = lower(schedule, 20);
+    EXPECT_EQ(testing::rehearse(lowered), "") << stages;
+    for (const ActionList& list : lowered.ranks) {
+      for (const Action& action : list) {
+        if (action.kind == ActionKind::kForward) {
+          EXPECT_EQ(action.version, std::max<int64_t>(0, action.first - (stages - 1)));
+        } else if (action.kind == ActionKind::kBackward) {
+          EXPECT_EQ(action.version, std::max<int64_t>(0, action.first + 1 - (stages + 1) / 2));
+        }
+      }
+    }
+  }
+}
+
+// What is mixed in is the newest at that time; the annotation names the other part.
+TEST(Policy, BlendNamesTheStaleVersionAsStashDoes) {
+  const std::string text = "0F0 0F1 0B0 0STEP0 0F2 0I1 0W1 0STEP1 0B2 0STEP2";
+  EXPECT_EQ(annotated("blend", text), annotated("stash", text));
+  EXPECT_EQ(lower(testing::two_stage_schedule("blend"), 1).blend_lambda, 1);
+}
+
+TEST(Policy, StagesOfARankHaveVersionsOfTheirOwn) {
+  EXPECT_EQ(annotated("stash", "0F0 2F0 2B0 2STEP0 0F1 2F1 0B0 0STEP0 2B1 2STEP1 0B1 0STEP1"),
+            "0F0@0 2F0@0 2B0@0 2STEP0@1 0F1@0 2F1@1 0B0@0 0STEP0@1 2B1@1 2STEP1@2 0B1@0 0STEP1@2");
+  EXPECT_EQ(annotated("latest", "0F0 2F0 2B0 2STEP0 2F1 0B0 0STEP0"),
+            "0F0@0 2F0@0 2B0@0 2STEP0@1 2F1@1 0B0@0 0STEP0@1");
+  // Stage 0 keeps its first version for B1, stage 2 updates in place.
+  EXPECT_EQ(peak_weight_versions(parse_actions(
+                "0F0@0 2F0@0 2B0@0 2STEP0@1 0F1@0 2F1@1 0B0@0 0STEP0@1 2B1@1 2STEP1@2 0B1@0")),
+            2);
+}
+
 TEST(Policy, MessagesStayWithoutVersionAndStagesAreCountedApart) {
   EXPECT_EQ(annotated("stash", "1RECV_F0<0 1F0 3F0 1B0 1SEND_B0>0 1STEP0 3F1 1F1"),
             "1RECV_F0<0 1F0@0 3F0@0 1B0@0 1SEND_B0>0 1STEP0@1 3F1@0 1F1@1");
@@ -116,7 +183,7 @@ TEST(Stash, VersionsOfReplicatedStagesFollowTheClosedForm) {
     const ScheduleConfig config = schedule_config(plan);
     const LoweredSchedule lowered = lower(make_schedule("pipedream", config), plan, 37);
     for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
-      const int stage = lowered.stage_of_rank[rank];
+      const int stage = lowered.rank_stages[rank].front();
       const int own = replicas[static_cast<std::size_t>(stage)];
       const int64_t ahead = (config.ranks_from(stage) + own - 1) / own - 1;
       for (const Action& action : lowered.ranks[rank]) {

@@ -387,6 +387,39 @@ TEST(Registry, UnfittingPolicyIsRefusedNamingThoseThatFit) {
   EXPECT_EQ(make_schedule("pipedream", {2, 1}, "latest").policy, "latest");
 }
 
+// Of a schedule that deals microbatches to replicas itself, `1f1b`.
+TEST(Registry, TheShapeOfAPlanThatIsDealtTo) {
+  Plan plan = testing::plan_of_replicas({2, 1, 3});
+  plan.schedule = "1f1b";
+  plan.microbatches = 4;
+  plan.workers = 9;
+  const ScheduleConfig config = schedule_config(plan);
+  EXPECT_EQ(config.num_ranks, 6);
+  EXPECT_EQ(config.replicas, (std::vector<int>{2, 1, 3}));
+  EXPECT_EQ(config.copies, 1);
+  EXPECT_EQ(config.num_stages(), 3);
+  EXPECT_EQ(config.num_parts(), 12);
+  plan.stages[1].ranks = {0};
+  const Error error = error_of([&] { schedule_config(plan); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(
+      error.message(),
+      HasSubstr("1f1b runs one stage a rank; the plan has 3 stages in 6 places on 5 ranks"));
+}
+
+TEST(Registry, ChunksAndCopiesOutOfRangeAreRefused) {
+  ScheduleConfig config{.num_ranks = 2, .num_microbatches = 2, .chunks = 2};
+  const Error chunks = error_of([&] { make_schedule("1f1b", config); });
+  EXPECT_EQ(chunks.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(chunks.message(), HasSubstr("one stage a rank, found chunks = 2"));
+  config.chunks = -1;
+  EXPECT_EQ(error_of([&] { make_schedule("1f1b", config); }).code(), ErrorCode::kInvalidArgument);
+  config.chunks = 1;
+  EXPECT_EQ(make_schedule("1f1b", config), make_schedule("1f1b", {2, 2}));
+  config.copies = 0;
+  EXPECT_THAT(error_of([&] { make_schedule("1f1b", config); }).message(), HasSubstr("0 copies"));
+}
+
 TEST(Registry, SizesBelowOneAreRefused) {
   for (const ScheduleEntry& entry : schedules()) {
     for (const ScheduleConfig& config :

@@ -10,6 +10,7 @@
 #include "millrace/base/error.h"
 #include "millrace/schedule/lower.h"
 #include "millrace/schedule/registry.h"
+#include "millrace/schedule/replicate.h"
 #include "tests/schedule/schedule_testing.h"
 
 namespace millrace {
@@ -173,10 +174,15 @@ TEST(FindFaults, DamagedTablesAreReported) {
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.num_stages = -1; }), 1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.num_steps = 0; }), 1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.microbatches_per_step = INT64_MAX; }), 1u);
-  EXPECT_EQ(damaged([](LoweredSchedule& l) { l.stage_of_rank.pop_back(); }), 1u);
-  EXPECT_EQ(damaged([](LoweredSchedule& l) { l.replica_of_rank[1] = 0; }), 1u);
+  EXPECT_EQ(damaged([](LoweredSchedule& l) { l.rank_stages.pop_back(); }), 1u);
+  EXPECT_EQ(damaged([](LoweredSchedule& l) { l.rank_stages[1] = {1}; }), 1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.stage_ranks[1][0] = 77; }), 1u);
-  EXPECT_GT(damaged([](LoweredSchedule& l) { l.stage_ranks[1].pop_back(); }), 1u);
+  EXPECT_EQ(damaged([](LoweredSchedule& l) { l.stage_ranks[1].pop_back(); }), 1u);
+  EXPECT_GT(damaged([](LoweredSchedule& l) {
+              l.stage_ranks[1].pop_back();
+              l.rank_stages[3].clear();
+            }),
+            1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.links = {{1, 0}}; }), 1u);
   EXPECT_GT(damaged([](LoweredSchedule& l) { l.links = {}; }), 1u);
   EXPECT_EQ(damaged([](LoweredSchedule& l) { l.policy = "stsh"; }), 1u);
@@ -337,9 +343,11 @@ Damage damage(ActionLists& lists, Draws& draws, int num_microbatches, bool lower
       break;
     }
     case 6:
-      action.peer = action.peer == kNone
-                        ? kNone
-                        : static_cast<int32_t>(draws.below(static_cast<int64_t>(lists.size())));
+      if (action.peer != kNone && draws.below(2) == 0) {
+        action.peer_stage = static_cast<int32_t>(draws.below(5));
+      } else if (action.peer != kNone) {
+        action.peer = static_cast<int32_t>(draws.below(static_cast<int64_t>(lists.size())));
+      }
       done.text += " became " + to_string(action);
       break;
     default:
@@ -407,6 +415,59 @@ TEST(Damage, OfLoweredSchedulesIsFoundExactlyWhenTheRehearsalFails) {
   // Both sides of the claim were tried often.
   EXPECT_GT(num_harmless, 500);
   EXPECT_GT(num_found, 3000);
+}
+
+// The same of ranks with several stages, with copies, halves and skip edges.
+TEST(Damage, OfSeveralStagesARankIsFoundExactlyWhenTheRehearsalFails) {
+  constexpr uint64_t kSeed = 22;
+  SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
+  Draws draws(kSeed);
+  const std::vector<Schedule> by_hand = {
+      testing::chunked_schedule(),
+      testing::v_schedule(),
+      testing::bidirectional_schedule(),
+      testing::flush_schedule(
+          {"0F0-1 2F0-1 2I0-1 0I0 0I1 2W0 0W0-1 2W1", "1F0 1F1 3F0-1 3B0 3B1 1I0-1 1W0-1"},
+          {{0}, {1}, {0}, {1}}, 2),
+      testing::two_stage_schedule("double_buffer"),
+      testing::two_stage_schedule("blend"),
+      testing::two_stage_schedule("vertical_newest")};
+  int num_harmless = 0;
+  int num_found = 0;
+  for (int trial = 0; trial < 6000; ++trial) {
+    const auto which = static_cast<std::size_t>(draws.below(std::ssize(by_hand)));
+    const int copies = static_cast<int>(1 + draws.below(2));
+    const Schedule schedule = replicate(by_hand[which], copies);
+    std::vector<StageLink> links = chain_links(schedule.num_stages);
+    if (schedule.num_stages == 4 && draws.below(2) == 0) {
+      links = {{0, 1}, {0, 2}, {0, 3}, {1, 2}, {1, 3}, {2, 3}};
+    }
+    const bool clips = schedule.flush && draws.below(2) == 0;
+    LoweredSchedule lowered =
+        lower(schedule, plan_of_positions(schedule), 1 + draws.below(4), links, clips);
+    ASSERT_TRUE(find_faults(lowered).empty());
+    const int total = static_cast<int>(lowered.num_steps * lowered.microbatches_per_step);
+    const Damage done = damage(lowered.ranks, draws, total, true);
+    SCOPED_TRACE(::testing::Message() << "trial " << trial << " schedule " << which
+                                      << " copies=" << copies << ": " << done.text);
+    const std::vector<Finding> findings = find_faults(lowered);
+    const std::string fault = testing::rehearse(lowered);
+    ASSERT_EQ(findings.empty(), fault.empty()) << texts_of(findings) << "rehearsal: " << fault;
+    (findings.empty() ? num_harmless : num_found) += 1;
+    if (!findings.empty()) {
+      expect_coordinates(findings, lowered.ranks, done.rank);
+    }
+  }
+  EXPECT_GT(num_harmless, 500);
+  EXPECT_GT(num_found, 3000);
+}
+
+TEST(FindFaults, MessagesOfARankToItselfAreReported) {
+  LoweredSchedule lowered = lower(testing::v_schedule(), 1);
+  ActionList& list = lowered.ranks[1];
+  ASSERT_EQ(to_string(list[1]), "1F0@0");
+  list.insert(list.begin() + 2, {parse_action("1SEND_F0>1"), parse_action("2RECV_F0<1")});
+  EXPECT_THAT(texts_of(find_faults(lowered)), HasSubstr("its own rank"));
 }
 
 // The bare lists: judged by lowering what is left and rehearsing it.

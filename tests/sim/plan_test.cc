@@ -114,7 +114,7 @@ TEST(SimulatePlan, LeavesIdleWorkersOut) {
   EXPECT_EQ(s.ranks[3].memory.total(), 0);
   EXPECT_EQ(s.ranks[3].peak_weight_versions, 0);
   EXPECT_TRUE(s.memory[3].empty());
-  EXPECT_EQ(s.trace.ranks[3].stage, -1);
+  EXPECT_TRUE(s.trace.ranks[3].stages.empty());
   EXPECT_TRUE(s.trace.ranks[3].events.empty());
 }
 

@@ -28,18 +28,25 @@ inline Cluster network(int size, double bandwidth_bytes_per_s, double latency_s)
   return cluster;
 }
 
-// A flush program of one stage a rank, written out: {"0F0 0SEND_F0>1", "1RECV_F0<0 1F0"}.
-inline LoweredSchedule program(const std::vector<std::string>& lists) {
+// A flush program written out: {"0F0 0SEND_F0>1", "1RECV_F0<0 1F0"}; one stage a rank, unless the
+// stages of each rank are given.
+inline LoweredSchedule program(const std::vector<std::string>& lists,
+                               std::vector<std::vector<int>> rank_stages = {}) {
   LoweredSchedule lowered;
   lowered.name = "by-hand";
   lowered.policy = "flush";
-  lowered.num_stages = static_cast<int>(lists.size());
   for (std::size_t rank = 0; rank < lists.size(); ++rank) {
     lowered.ranks.push_back(parse_actions(lists[rank]));
-    lowered.stage_of_rank.push_back(static_cast<int>(rank));
-    lowered.stage_ranks.push_back({static_cast<int>(rank)});
-    lowered.replica_of_rank.push_back(0);
+    if (rank_stages.size() == rank) {
+      rank_stages.push_back({static_cast<int>(rank)});
+    }
+    for (const int stage : rank_stages[rank]) {
+      lowered.num_stages = std::max(lowered.num_stages, stage + 1);
+      lowered.stage_ranks.resize(static_cast<std::size_t>(lowered.num_stages));
+      lowered.stage_ranks[static_cast<std::size_t>(stage)].push_back(static_cast<int>(rank));
+    }
   }
+  lowered.rank_stages = std::move(rank_stages);
   return lowered;
 }
 
@@ -107,7 +114,8 @@ inline void expect_consistent(const SimulationInput& input, const Simulation& si
     double arrival_s = 0;
     int64_t bytes = 0;
   };
-  std::map<std::tuple<int, int, bool, int64_t>, Sent> sent;
+  // By rank and stage of the sender, then of the receiver; microbatch.
+  std::map<std::tuple<int, int, int, int, int64_t>, Sent> sent;
   const double overhead_s = input.cluster.action_overhead_s;
   for (const RankTrace& rank : simulation.trace.ranks) {
     std::map<int, double> free_s;  // of the link to each peer
@@ -118,9 +126,9 @@ inline void expect_consistent(const SimulationInput& input, const Simulation& si
             static_cast<double>(e.bytes) / input.cluster.bandwidth_between(rank.rank, to);
         free_s[to] = std::max(free_s[to], e.end_s) + wire_s;
         const bool added =
-            sent.emplace(std::tuple(rank.rank, to, e.action.kind == ActionKind::kSendForward,
-                                    e.action.first),
-                         Sent{free_s[to] + input.cluster.latency_between(rank.rank, to), e.bytes})
+            sent.emplace(
+                    std::tuple(rank.rank, e.action.stage, to, e.action.peer_stage, e.action.first),
+                    Sent{free_s[to] + input.cluster.latency_between(rank.rank, to), e.bytes})
                 .second;
         EXPECT_TRUE(added);
       }
@@ -134,15 +142,17 @@ inline void expect_consistent(const SimulationInput& input, const Simulation& si
       clock_s = e.end_s;
       if (is_compute(e.action.kind)) {
         const StageCost& cost = input.costs[e.action.stage];
-        const double whole_s = e.action.kind == ActionKind::kForward
-                                   ? cost.forward_s
-                                   : cost.input_gradient_s + cost.weight_gradient_s;
+        const double one_s = e.action.kind == ActionKind::kForward         ? cost.forward_s
+                             : e.action.kind == ActionKind::kInputGradient ? cost.input_gradient_s
+                             : e.action.kind == ActionKind::kWeightGradient
+                                 ? cost.weight_gradient_s
+                                 : cost.input_gradient_s + cost.weight_gradient_s;
+        const double whole_s = static_cast<double>(e.action.num_microbatches()) * one_s;
         ASSERT_EQ(e.end_s, e.start_s + whole_s / input.cluster.speed_of(rank.rank) + overhead_s);
         ASSERT_EQ(e.wait_s, 0);
       } else if (is_receive(e.action.kind)) {
-        const auto found =
-            sent.find(std::tuple(e.action.peer, rank.rank,
-                                 e.action.kind == ActionKind::kReceiveForward, e.action.first));
+        const auto found = sent.find(std::tuple(e.action.peer, e.action.peer_stage, rank.rank,
+                                                e.action.stage, e.action.first));
         ASSERT_NE(found, sent.end()) << to_string(e.action) << " received what nobody sent";
         ASSERT_EQ(e.end_s, std::max(e.start_s, found->second.arrival_s) + overhead_s);
         ASSERT_EQ(e.bytes, found->second.bytes);

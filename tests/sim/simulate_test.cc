@@ -46,6 +46,123 @@ TEST(Simulate, AMessageTakesItsBytesOverBandwidthPlusLatency) {
   EXPECT_EQ(s.trace.source, "simulated");
 }
 
+// Stages 0, 2 and 1, 3: one microbatch goes to and fro, 1 s on the wire each time.
+TEST(Simulate, TwoChunksARank) {
+  const LoweredSchedule lowered = program(
+      {"0F0@0 0SEND_F0>1 2RECV_F0<1 2F0@0 2SEND_F0>1 2RECV_B0<1 2B0@0 2SEND_B0>1 0RECV_B0<1 0B0@0 "
+       "0STEP0@1 2STEP0@1",
+       "1RECV_F0<0 1F0@0 1SEND_F0>0 3RECV_F0<0 3F0@0 3B0@0 3SEND_B0>0 1RECV_B0<0 1B0@0 1SEND_B0>0 "
+       "1STEP0@1 3STEP0@1"},
+      {{0, 2}, {1, 3}});
+  std::vector<StageCost> costs = {stage(1, 2, 100, 10), stage(1, 2, 100, 20), stage(1, 2, 100, 40),
+                                  stage(1, 2, 999, 80)};
+  costs[0].update_s = 0.25;
+  costs[2].update_s = 0.5;
+  for (StageCost& cost : costs) {
+    cost.stash_bytes = 1000;
+  }
+  const Cluster cluster = network(2, 100, 0);
+  const SimulationInput input{lowered, costs, cluster};
+  const Simulation s = simulate(input);
+  EXPECT_EQ(event(s, 1, "1F0").start_s, 2);
+  EXPECT_EQ(event(s, 0, "2F0").start_s, 4);
+  EXPECT_EQ(event(s, 1, "3F0").start_s, 6);
+  EXPECT_EQ(event(s, 1, "3B0").end_s, 9);
+  EXPECT_EQ(event(s, 0, "2B0").start_s, 10);
+  EXPECT_EQ(event(s, 1, "1B0").start_s, 13);
+  EXPECT_EQ(event(s, 0, "0B0").start_s, 16);
+  EXPECT_EQ(event(s, 0, "0STEP0").end_s, 18.25);
+  EXPECT_EQ(event(s, 0, "2STEP0").end_s, 18.75);
+  EXPECT_EQ(s.step_s, 18.75);
+  EXPECT_EQ(s.window_s, 18);
+  EXPECT_EQ(s.bubble_fraction, 24 / 36.0);
+  EXPECT_EQ(s.trace.ranks[1].stages, (std::vector<int>{1, 3}));
+  EXPECT_EQ(s.trace.ranks[1].compute_s, 6);
+  EXPECT_EQ(s.trace.ranks[0].wait_s, 3 + 5 + 4);  // for 2F, 2B and 0B
+  EXPECT_EQ(s.ranks[0].peak_in_flight, 2) << "microbatch 0 on each of its stages";
+  EXPECT_EQ(s.ranks[0].peak_stash_bytes, 2000);
+  EXPECT_EQ(s.ranks[0].memory.weight_bytes, 50);
+  EXPECT_EQ(s.ranks[1].memory.weight_bytes, 100);
+  expect_consistent(input, s);
+}
+
+// In slots: rank 0 fills 2 (F + B) of each microbatch and waits for rank 1's turn at the start and
+// the end.
+TEST(Simulate, ChunksWithFreeMessagesOverlap) {
+  const LoweredSchedule lowered =
+      program({"0F0 0SEND_F0>1 0F1 0SEND_F1>1 2RECV_F0<1 2F0 2SEND_F0>1 2RECV_F1<1 2F1 2SEND_F1>1 "
+               "2RECV_B0<1 2B0 2SEND_B0>1 2RECV_B1<1 2B1 2SEND_B1>1 0RECV_B0<1 0B0 0RECV_B1<1 0B1",
+               "1RECV_F0<0 1F0 1SEND_F0>0 1RECV_F1<0 1F1 1SEND_F1>0 3RECV_F0<0 3F0 3B0 3SEND_B0>0 "
+               "3RECV_F1<0 3F1 3B1 3SEND_B1>0 1RECV_B0<0 1B0 1SEND_B0>0 1RECV_B1<0 1B1 1SEND_B1>0"},
+              {{0, 2}, {1, 3}});
+  const Simulation s =
+      simulate({lowered, std::vector<StageCost>(4, stage(1, 2)), network(2, 1e9, 0)});
+  EXPECT_EQ(event(s, 0, "2F0").start_s, 2);
+  EXPECT_EQ(event(s, 1, "3F0").start_s, 3);
+  EXPECT_EQ(event(s, 1, "3B0").end_s, 6);
+  EXPECT_EQ(event(s, 0, "2B0").end_s, 8);
+  EXPECT_EQ(event(s, 1, "3B1").end_s, 9);
+  EXPECT_EQ(event(s, 1, "1B0").start_s, 9);
+  EXPECT_EQ(event(s, 0, "2B1").start_s, 9);
+  EXPECT_EQ(event(s, 0, "0B0").start_s, 11);
+  EXPECT_EQ(event(s, 1, "1B1").end_s, 13);
+  EXPECT_EQ(event(s, 0, "0B1").end_s, 15);
+  EXPECT_EQ(s.step_s, 15);
+  EXPECT_EQ(s.idle_slots, 2 * 15 - 2 * 12);
+}
+
+// A stage and the next but two are on one rank: two messages of one microbatch are under way
+// between the same ranks, one after the other on the wire, each with its own bytes.
+TEST(Simulate, TwoMessagesOfOneMicrobatchBetweenTwoRanks) {
+  LoweredSchedule lowered = program({"0F0 0SEND_F0>1 0SEND_F0>1:3 2RECV_F0<1 2F0 2SEND_F0>1",
+                                     "1RECV_F0<0 1F0 1SEND_F0>0 3RECV_F0<0:0 3RECV_F0<0 3F0"},
+                                    {{0, 2}, {1, 3}});
+  lowered.links = {{0, 1}, {0, 3}, {1, 2}, {2, 3}};
+  const Cluster cluster = network(2, 100, 0);
+  SimulationInput input{lowered, std::vector<StageCost>(4, stage(1, 2)), cluster};
+  input.link_bytes = {100, 200, 50, 50};
+  const Simulation s = simulate(input);
+  EXPECT_EQ(event(s, 0, "0SEND_F0>1").bytes, 100);
+  EXPECT_EQ(event(s, 0, "0SEND_F0>1:3").bytes, 200);
+  EXPECT_EQ(event(s, 1, "1RECV_F0<0").end_s, 2);
+  EXPECT_EQ(event(s, 1, "3RECV_F0<0:0").start_s, 3);
+  EXPECT_EQ(event(s, 1, "3RECV_F0<0:0").end_s, 4);  // on the wire from 2 on
+  EXPECT_EQ(event(s, 1, "3RECV_F0<0:0").bytes, 200);
+  EXPECT_EQ(event(s, 0, "2F0").start_s, 3.5);
+  EXPECT_EQ(event(s, 1, "3RECV_F0<0").bytes, 50);
+  EXPECT_EQ(event(s, 1, "3F0").start_s, 5);  // 2F0 to 4.5, then half a second
+
+  lowered.ranks[1] = parse_actions("1RECV_F0<0 1F0 1SEND_F0>0 3RECV_F0<0 3F0");
+  EXPECT_THAT(error_of([&] { simulate(input); }).message(),
+              HasSubstr("sent and never received: 0SEND_F0>1:3 of rank 0"));
+  lowered.ranks[0][1].peer_stage = 2;
+  EXPECT_THAT(error_of([&] { simulate(input); }).message(), HasSubstr("is not one of 4 stages"));
+}
+
+// Each rank sums both stages with the other, in the order of stages, and each sum starts with the
+// later one.
+TEST(Simulate, StagesOnBothOfTwoRanksReduceOneAfterTheOther) {
+  const LoweredSchedule lowered =
+      program({"0F0 1F1 1B1 0B0 0REDUCE0-1 1REDUCE0-1 0NORM0-1 0STEP0-1 1STEP0-1",
+               "0F1 1F0 1B0 0B1 0REDUCE0-1 1REDUCE0-1 0NORM0-1 0STEP0-1 1STEP0-1"},
+              {{0, 1}, {0, 1}});
+  Cluster cluster = network(2, 100, 0);
+  cluster.relative_speed = {1, 0.5};
+  const Simulation s = simulate({lowered, {stage(1, 2, 0, 400), stage(1, 2, 0, 800)}, cluster});
+  EXPECT_EQ(event(s, 0, "0REDUCE0-1").start_s, 6);
+  EXPECT_EQ(event(s, 0, "0REDUCE0-1").wait_s, 6);  // rank 1 takes 12 s
+  const double first_s = cluster.all_reduce_s({0, 1}, 400);
+  const double second_s = cluster.all_reduce_s({0, 1}, 800);
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(event(s, rank, "0REDUCE0-1").end_s, 12 + first_s);
+    EXPECT_EQ(event(s, rank, "1REDUCE0-1").start_s, 12 + first_s);
+    EXPECT_EQ(event(s, rank, "1REDUCE0-1").wait_s, 0);
+    EXPECT_EQ(event(s, rank, "0NORM0-1").start_s, 12 + first_s + second_s);
+    EXPECT_EQ(event(s, rank, "1STEP0-1").end_s,
+              12 + first_s + second_s + cluster.all_reduce_s({0, 1}, 8));
+  }
+}
+
 // All ranks wait for the last, then sum 8 bytes around the ring of all of them.
 TEST(Simulate, ANormStartsWithTheLastRankAndCostsAnAllReduceOf8Bytes) {
   const Plan plan = replicated(2, 2, "gpipe", 1);

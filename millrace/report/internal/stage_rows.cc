@@ -115,8 +115,10 @@ std::string difference(double predicted_s, double measured_s) {
   return fmt::format("{:+.{}f}%", percent, std::fabs(percent) < 99.95 ? 1 : 0);
 }
 
-std::string rank_ranges(const std::vector<int>& ranks, std::size_t max_length) {
-  std::vector<int> sorted = ranks;
+namespace {
+
+std::string ranges(const std::vector<int>& numbers, std::size_t max_length, const char* noun) {
+  std::vector<int> sorted = numbers;
   std::sort(sorted.begin(), sorted.end());
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < sorted.size();) {
@@ -129,7 +131,17 @@ std::string rank_ranges(const std::vector<int>& ranks, std::size_t max_length) {
     i = last + 1;
   }
   std::string text = parts.empty() ? "-" : join(parts, ",");
-  return text.size() <= max_length ? text : fmt::format("{} ranks", ranks.size());
+  return text.size() <= max_length ? text : fmt::format("{} {}", numbers.size(), noun);
+}
+
+}  // namespace
+
+std::string rank_ranges(const std::vector<int>& ranks, std::size_t max_length) {
+  return ranges(ranks, max_length, "ranks");
+}
+
+std::string stage_ranges(const std::vector<int>& stages, std::size_t max_length) {
+  return ranges(stages, max_length, "stages");
 }
 
 std::vector<int> idle_ranks(const Plan& plan) {

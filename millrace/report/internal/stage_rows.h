@@ -46,6 +46,8 @@ std::string difference(double predicted_s, double measured_s);
 
 // "0-3,6"; above `max_length` characters "5 ranks".
 std::string rank_ranges(const std::vector<int>& ranks, std::size_t max_length);
+// The same of stages: "0,2", "16 stages".
+std::string stage_ranges(const std::vector<int>& stages, std::size_t max_length);
 
 // Ranks that the plan has and no stage uses.
 std::vector<int> idle_ranks(const Plan& plan);
