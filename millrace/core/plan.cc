@@ -280,7 +280,7 @@ UpdateRule parse_update_rule(const std::string& text) {
 }
 
 const char* to_string(Recompute recompute) {
-  return recompute == Recompute::kNothing    ? "none"
+  return recompute == Recompute::kNothing ? "none"
          : recompute == Recompute::kStage ? "stage"
                                           : "layer";
 }

@@ -65,7 +65,7 @@ struct Plan {
   int microbatches = 1;                    // of a replica of the most replicated stage
   UpdateRule update = UpdateRule::kRound;  // without a flush
   Recompute recompute = Recompute::kNothing;
-  int workers = 1;                         // ranks there are; a plan may leave some idle
+  int workers = 1;  // ranks there are; a plan may leave some idle
   std::vector<PlanStage> stages;
   // What the planner minimised, by its own formula, and PipeDream's formula for this plan and two
   // others; seconds per minibatch, 0 when unknown.

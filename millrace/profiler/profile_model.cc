@@ -119,13 +119,13 @@ class Passes {
       lap();
       Tensors own = part.stage.backward_input(stashes[l], part.weight_views, back[l]);
       const double input_s = lap();
-      part.stage.backward_weight(stashes[l], part.sum_views);
+      part.stage.backward_weight({&stashes[l]}, part.sum_views);
       const double weight_s = lap();
       back[l].clear();
       for (std::size_t k = 0; k < own.size(); ++k) {
         if (own[k].defined()) {
           back[static_cast<std::size_t>(part.stage.inputs()[k].producer)].push_back(
-              {0, std::move(own[k])});
+              {0, static_cast<int>(l), std::move(own[k])});
         }
       }
       if (times != nullptr) {

@@ -26,9 +26,9 @@ struct StageSeconds {
 
 class EmulatedDevice {
  public:
-  // An action lasts `slowdown` (above 0) times its seconds: those of its stage in `seconds`, or, where
-  // there are none, those that it took here, and then `slowdown` must be at least 1. `abort` ends
-  // waits and outlives the device; `spin_s` as for pause_until.
+  // An action lasts `slowdown` (above 0) times its seconds: those of its stage in `seconds`, or,
+  // where there are none, those that it took here, and then `slowdown` must be at least 1. `abort`
+  // ends waits and outlives the device; `spin_s` as for pause_until.
   EmulatedDevice(std::map<int, StageSeconds> seconds, double slowdown, const AbortFlag& abort,
                  double spin_s);
 

@@ -56,7 +56,9 @@ void Worker::finish(const Action& action, int64_t samples, double start_s) const
   }
 }
 
-HeldStage& Worker::held(int stage) { return const_cast<HeldStage&>(std::as_const(*this).held(stage)); }
+HeldStage& Worker::held(int stage) {
+  return const_cast<HeldStage&>(std::as_const(*this).held(stage));
+}
 
 const HeldStage& Worker::held(int stage) const {
   const auto found = std::find_if(stages_.begin(), stages_.end(),

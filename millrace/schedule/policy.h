@@ -30,7 +30,7 @@ struct PolicyEntry {
   std::string name;
   std::string text;
   bool needs_flush;
-  bool updates_together;       // all stages must update after the same minibatches
+  bool updates_together;     // all stages must update after the same minibatches
   bool backward_as_forward;  // a backward reads the version that its forward read
   // Annotates the lists of all ranks, which already hold their STEPs, in place.
   void (*annotate)(ActionLists&);

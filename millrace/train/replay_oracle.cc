@@ -58,8 +58,7 @@ void ReplayOracle::watch(const Schedule& schedule, const std::string& policy) {
     Part& part = parts_[s];
     for (std::size_t replica = 0; replica < schedule.stage_ranks[s].size(); ++replica) {
       std::map<int64_t, int64_t> to_come;  // backwards of each round on this rank
-      const ActionList& list =
-          lists[static_cast<std::size_t>(schedule.stage_ranks[s][replica])];
+      const ActionList& list = lists[static_cast<std::size_t>(schedule.stage_ranks[s][replica])];
       const auto visit = [&](auto&& forward, auto&& backward) {
         for (const Action& action : list) {
           for (int64_t m = action.first; m <= action.last; ++m) {
@@ -117,8 +116,7 @@ at::Tensor ReplayOracle::backward_weights(const Part& part, const Seen& seen) co
     return newest;
   }
   const at::Tensor& stale = part.versions.at(static_cast<std::size_t>(seen.forward));
-  const double share =
-      std::exp(-blend_lambda_ * static_cast<double>(seen.backward - seen.forward));
+  const double share = std::exp(-blend_lambda_ * static_cast<double>(seen.backward - seen.forward));
   if (share == 0 || share == 1) {
     return share == 0 ? newest : stale;
   }

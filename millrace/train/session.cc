@@ -70,11 +70,12 @@ void check_backward_weights(const Model& model, const std::vector<std::vector<in
 
 void check_recompute(const Schedule& schedule, const Plan& plan) {
   if (plan.recompute != Recompute::kNothing && !find_policy(schedule.policy).backward_as_forward) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("recompute = \"{}\" computes a forward once more with the weights of its "
-                            "backward, and policy {} gives a backward other weights than its "
-                            "forward; set recompute = \"none\", or choose policy stash",
-                            to_string(plan.recompute), schedule.policy))
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("recompute = \"{}\" computes a forward once more with the weights of its "
+                    "backward, and policy {} gives a backward other weights than its "
+                    "forward; set recompute = \"none\", or choose policy stash",
+                    to_string(plan.recompute), schedule.policy))
         .at_key("parallel.recompute");
   }
 }
@@ -136,8 +137,8 @@ Session::Session(const SessionSetup& setup)
       held.stage = stage;
       held.layers = stages[static_cast<std::size_t>(stage)];
       held.replicas = setup_.plan.stages[static_cast<std::size_t>(stage)].ranks;
-      held.replica = static_cast<int>(
-          std::find(held.replicas.begin(), held.replicas.end(), rank) - held.replicas.begin());
+      held.replica = static_cast<int>(std::find(held.replicas.begin(), held.replicas.end(), rank) -
+                                      held.replicas.begin());
       std::sort(held.replicas.begin(), held.replicas.end());
       worker.stages.push_back(std::move(held));
     }

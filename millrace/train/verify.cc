@@ -378,8 +378,7 @@ class Verification {
   }
 
   // An oracle of schedules without a flush: the facts of a verified step.
-  using StepOracle =
-      std::function<StepFacts(int64_t step, const int64_t* indices, int64_t count)>;
+  using StepOracle = std::function<StepFacts(int64_t step, const int64_t* indices, int64_t count)>;
 
   // The closed form where there is one, else the order itself.
   StepOracle delayed_oracle(const Schedule& schedule) {
@@ -391,8 +390,8 @@ class Verification {
                 "has when it enters"
               : "one thread, delayed SGD: stage s runs its replica's k-th minibatch on the weights "
                 "after max(0, k-w) backwards, w = ceil(ranks from s on / replicas of s) - 1";
-      const auto oracle = std::make_shared<DelayedSgdOracle>(
-          job_.model, job_.plan, vertical_sync, job_.config.train, lr_of_step());
+      const auto oracle = std::make_shared<DelayedSgdOracle>(job_.model, job_.plan, vertical_sync,
+                                                             job_.config.train, lr_of_step());
       return [this, oracle](int64_t step, const int64_t* indices, int64_t count) {
         return oracle->step(*job_.data.train, indices, count, step + 1 == result_.steps,
                             first_step_ + step);

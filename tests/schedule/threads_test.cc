@@ -168,10 +168,11 @@ class IntegerStages : public ActionHandler {
 
   bool is_last(int stage) const { return stage + 1 == lowered_.num_stages; }
 
-  // The receiving stage stands in `tensor`: two messages of one microbatch between two ranks may
-  // differ in it alone.
   static MessageTag tag(ActionKind kind, int from_stage, int to_stage, int64_t microbatch) {
-    return {static_cast<uint8_t>(kind), from_stage, microbatch, to_stage};
+    return {.kind = static_cast<uint8_t>(kind),
+            .stage = from_stage,
+            .microbatch = microbatch,
+            .to_stage = to_stage};
   }
   static int64_t take(Values& from, int64_t key) {
     const auto found = from.find(key);

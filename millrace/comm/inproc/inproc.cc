@@ -35,7 +35,7 @@ struct InprocWorld::State {
   // the number of the call.
   std::map<std::tuple<int, std::vector<int>, int>, int64_t> num_calls;
   std::map<std::tuple<int, std::vector<int>, int64_t>, Forming> forming;
-  std::vector<std::weak_ptr<InprocGroupShared>> groups;             // to wake on abort
+  std::vector<std::weak_ptr<InprocGroupShared>> groups;  // to wake on abort
 };
 
 std::shared_ptr<InprocGroupShared> InprocWorld::State::join_group(int rank,

@@ -26,8 +26,9 @@ struct ShapedNetwork {
   // Bytes that the network counts, where they are not the tensor's own. May be empty.
   std::function<double(int from, int to, const MessageTag& tag, const at::Tensor& tensor)>
       message_bytes;
-  std::function<double(int stage, const at::Tensor& tensor)> reduction_bytes;  // stage: as in group()
-  double spin_s = 0;  // before each moment waited for, see pause_until
+  std::function<double(int stage, const at::Tensor& tensor)>
+      reduction_bytes;  // stage: as in group()
+  double spin_s = 0;    // before each moment waited for, see pause_until
 };
 
 // `network` and `abort` outlive the result. Waits for the network count as wait_s of a receive; of

@@ -13,10 +13,10 @@ Worker::Evaluation::Evaluation(Worker& worker, const LoweredSchedule& lowered, c
     }
   }
   for (const std::unique_ptr<HeldStage>& held : worker.stages_) {
-    lanes_.emplace(held->index, Lane{held.get(),
-                                     Neighbours(held->stage, held->borders, *worker.communicator_,
-                                                nullptr),
-                                     {}});
+    lanes_.emplace(held->index,
+                   Lane{held.get(),
+                        Neighbours(held->stage, held->borders, *worker.communicator_, nullptr),
+                        {}});
   }
 }
 
@@ -44,8 +44,9 @@ void Worker::Evaluation::forward(const Action& action) {
     }
     Stash stash;
     LossSums sums;
-    own.outputs = stage.forward(LayerContext{.training = false, .buffers = own.held->buffers},
-                                taken, own.held->versions.newest_views(), batch.target, stash, sums);
+    own.outputs =
+        stage.forward(LayerContext{.training = false, .buffers = own.held->buffers}, taken,
+                      own.held->versions.newest_views(), batch.target, stash, sums);
     sums_.loss += sums.loss;
     sums_.correct += sums.correct;
     sums_.samples += sums.samples;

@@ -41,9 +41,9 @@ class Worker::Evaluation final : public ActionHandler {
 
   Worker& worker_;
   const Feed& feed_;
-  std::map<int, Lane> lanes_;                               // by stage
-  std::set<std::pair<int, int64_t>> runs_;                  // stages and microbatches of this rank
-  std::map<std::pair<int, int64_t>, Tensors> inputs_;       // by stage and microbatch
+  std::map<int, Lane> lanes_;                          // by stage
+  std::set<std::pair<int, int64_t>> runs_;             // stages and microbatches of this rank
+  std::map<std::pair<int, int64_t>, Tensors> inputs_;  // by stage and microbatch
   LossSums sums_;
 };
 

@@ -26,7 +26,8 @@ Worker::Training::Lane::Lane(HeldStage& own, Worker& worker, const ActionList& a
   runs_.resize(static_cast<std::size_t>(last) + 1);
   for (const Action& action : actions) {
     for (int64_t m = action.first;
-         action.kind == ActionKind::kForward && action.stage == own.index && m <= action.last; ++m) {
+         action.kind == ActionKind::kForward && action.stage == own.index && m <= action.last;
+         ++m) {
       runs_[static_cast<std::size_t>(m)] = true;
     }
   }
@@ -68,8 +69,8 @@ void Worker::Training::forward(const Action& action) {
 
 void Worker::Training::backward(const Action& action) {
   run_backward(action, [&](Lane& own, Slot& slot, const WeightViews& weights) {
-    slot.input_gradients = own.held.stage.backward(slot.stash, weights, slot.gradients,
-                                                   own.held.gradient_views);
+    slot.input_gradients =
+        own.held.stage.backward(slot.stash, weights, slot.gradients, own.held.gradient_views);
   });
 }
 
@@ -227,8 +228,7 @@ int64_t Worker::Training::forward_one(Lane& own, const Action& action, int64_t m
   LossSums sums;
   if (slot.samples > 0) {
     slot.stash.keeps_inputs_only = recompute == Recompute::kLayer;
-    slot.outputs =
-        run_forward(own, slot, held.versions.read(action.version), held.buffers, sums);
+    slot.outputs = run_forward(own, slot, held.versions.read(action.version), held.buffers, sums);
     held.buffer_samples += slot.samples;
     if (held.stage.is_last()) {
       slot.outputs.back().reset();  // the model's own output goes nowhere
@@ -328,10 +328,9 @@ void Worker::Training::prepare_backward(Lane& own, Slot& slot, const WeightViews
   if (!own.users.empty()) {
     // Those of this rank's stages came before those by message; they are summed in the order of
     // consumers wherever these run.
-    std::stable_sort(slot.gradients.begin(), slot.gradients.end(),
-                     [](const BorderGradient& a, const BorderGradient& b) {
-                       return a.consumer < b.consumer;
-                     });
+    std::stable_sort(
+        slot.gradients.begin(), slot.gradients.end(),
+        [](const BorderGradient& a, const BorderGradient& b) { return a.consumer < b.consumer; });
   }
 }
 
