@@ -114,7 +114,7 @@ int64_t DelayedSgdOracle::version_of(const Part& part) const {
 }
 
 void DelayedSgdOracle::update(Part& part, StageFacts& facts) {
-  const at::Tensor sum = internal::take_sum(part.sums, part.order);
+  at::Tensor sum = internal::take_sum(part.sums, part.order);
   const auto samples = static_cast<double>(part.samples);
   append_parameters(part.stage, sum, samples, facts.gradients);
   at::Tensor next = at::empty_like(part.versions.back());

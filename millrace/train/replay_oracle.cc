@@ -124,7 +124,7 @@ at::Tensor ReplayOracle::backward_weights(const Part& part, const Seen& seen) co
 }
 
 void ReplayOracle::update(Part& part, StageFacts& facts) {
-  const at::Tensor sum = internal::take_sum(part.sums, part.order);
+  at::Tensor sum = internal::take_sum(part.sums, part.order);
   const auto samples = static_cast<double>(part.samples);
   internal::append_parameters(part.stage, sum, samples, facts.gradients);
   at::Tensor next = at::empty_like(part.versions.back());
