@@ -30,13 +30,15 @@ class Linear final : public Layer {
   TensorSpec output(const TensorSpecs& inputs) const override {
     const TensorSpec& input = internal::one_input(*this, inputs);
     internal::expect_float(*this, input);
-    if (input.sample_shape != std::vector<int64_t>{in_}) {
+    if (input.sample_shape.empty() || input.sample_shape.back() != in_) {
       internal::refuse_input(*this, to_string(TensorSpec{{in_}, input.dtype}), input,
                              input.sample_shape.size() > 1 && input.sample_elements() == in_
                                  ? "put a flatten layer before it"
                                  : "");
     }
-    return {{out_}, input.dtype};
+    TensorSpec output = input;
+    output.sample_shape.back() = out_;
+    return output;
   }
 
   std::vector<ParameterSpec> parameters() const override {
@@ -51,20 +53,22 @@ class Linear final : public Layer {
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
                      Tensors& saved) const override {
     const NativeGuard guard;
+    const at::Tensor input = rows(inputs[0], in_);
     if (context.training) {
-      saved = {inputs[0]};
+      saved = {input};
     }
-    return bias_ ? at::addmm(weights[1], inputs[0], weights[0].t())
-                 : at::mm(inputs[0], weights[0].t());
+    return unrows(
+        bias_ ? at::addmm(weights[1], input, weights[0].t()) : at::mm(input, weights[0].t()),
+        inputs[0]);
   }
 
   Tensors backward_input(const LayerContext&, Tensors& saved, const Tensors& weights,
                          const at::Tensor& grad, bool need_input_gradient,
                          Tensors& kept) const override {
     const NativeGuard guard;
-    kept = {std::move(saved[0]), grad};
+    kept = {std::move(saved[0]), rows(grad, out_)};
     saved.clear();
-    return need_input_gradient ? Tensors{at::mm(grad, weights[0])} : Tensors{};
+    return need_input_gradient ? Tensors{unrows(at::mm(kept[1], weights[0]), grad)} : Tensors{};
   }
 
   void backward_weight(const LayerContext&, const Tensors& kept,
@@ -82,6 +86,20 @@ class Linear final : public Layer {
   }
 
  private:
+  // [B, ..., width] as the matrix [B x ..., width], and a matrix as what has `like`'s other
+  // dimensions.
+  static at::Tensor rows(const at::Tensor& tensor, int64_t width) {
+    return tensor.dim() == 2 ? tensor : tensor.reshape({tensor.numel() / width, width});
+  }
+  static at::Tensor unrows(const at::Tensor& matrix, const at::Tensor& like) {
+    if (like.dim() == 2) {
+      return matrix;
+    }
+    std::vector<int64_t> sizes = like.sizes().vec();
+    sizes.back() = matrix.size(1);
+    return matrix.view(sizes);
+  }
+
   int64_t in_;
   int64_t out_;
   bool bias_;
