@@ -41,6 +41,9 @@ struct Model {
   // From each layer to each that it feeds, once, by producer and then consumer.
   std::vector<ProfileEdge> edges() const;
   bool mixes_samples() const;  // whether any layer does
+  // Classes that the loss asks of a sample: one, or one a position where the target is a sequence.
+  // What LossSums::correct counts of.
+  int64_t predictions() const { return target.dtype == at::kLong ? target.sample_elements() : 1; }
 
   std::vector<std::string> layer_names() const;
   int64_t num_parameters() const;
