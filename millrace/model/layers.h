@@ -8,6 +8,10 @@ namespace millrace {
 // y = x W^T + b over the last dimension. Input [B, ..., in]; weight [out, in], bias [out]; initial
 // bound 1/sqrt(in).
 LayerPtr linear(std::string name, int64_t in, int64_t out, bool bias = true);
+// y = x W^T over the last dimension, where W [out, in] is the parameter "weight" of the layer
+// `owner` (tied weights): that of an embedding with `out` rows makes scores of its rows. Press and
+// Wolf, "Using the Output Embedding to Improve Language Models", EACL 2017.
+LayerPtr tied_linear(std::string name, std::string owner, int64_t in, int64_t out);
 // y = max(x, 0). Any shape.
 LayerPtr relu(std::string name);
 LayerPtr tanh(std::string name);

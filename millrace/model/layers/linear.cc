@@ -15,8 +15,9 @@ using internal::NativeGuard;
 
 class Linear final : public Layer {
  public:
-  Linear(std::string name, int64_t in, int64_t out, bool bias)
-      : Layer(std::move(name)), in_(in), out_(out), bias_(bias) {
+  // Without an owner the weight is its own.
+  Linear(std::string name, std::string owner, int64_t in, int64_t out, bool bias)
+      : Layer(std::move(name)), owner_(std::move(owner)), in_(in), out_(out), bias_(bias) {
     if (in < 1 || out < 1) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("layer \"{}\" (linear): inputs and outputs must be at least 1, found "
@@ -43,11 +44,19 @@ class Linear final : public Layer {
 
   std::vector<ParameterSpec> parameters() const override {
     const double bound = 1.0 / std::sqrt(static_cast<double>(in_));
-    std::vector<ParameterSpec> specs = {{"weight", {out_, in_}, bound}};
+    std::vector<ParameterSpec> specs;
+    if (owner_.empty()) {
+      specs.push_back({"weight", {out_, in_}, bound});
+    }
     if (bias_) {
       specs.push_back({"bias", {out_}, bound});
     }
     return specs;
+  }
+
+  std::vector<BorrowedParameter> borrowed() const override {
+    return owner_.empty() ? std::vector<BorrowedParameter>{}
+                          : std::vector<BorrowedParameter>{{owner_, "weight", {out_, in_}}};
   }
 
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
@@ -100,6 +109,7 @@ class Linear final : public Layer {
     return matrix.view(sizes);
   }
 
+  std::string owner_;  // of the weight; empty: this layer
   int64_t in_;
   int64_t out_;
   bool bias_;
@@ -108,7 +118,11 @@ class Linear final : public Layer {
 }  // namespace
 
 LayerPtr linear(std::string name, int64_t in, int64_t out, bool bias) {
-  return std::make_unique<Linear>(std::move(name), in, out, bias);
+  return std::make_unique<Linear>(std::move(name), "", in, out, bias);
+}
+
+LayerPtr tied_linear(std::string name, std::string owner, int64_t in, int64_t out) {
+  return std::make_unique<Linear>(std::move(name), std::move(owner), in, out, /*bias=*/false);
 }
 
 }  // namespace millrace
