@@ -202,6 +202,13 @@ TEST(ReadRunConfigTest, TextIsDueWhereADefaultIsText) {
   EXPECT_THAT(error.message(), HasSubstr("expected text between quotes, found 3"));
 }
 
+TEST(ReadRunConfigTest, TextIsDueWhereThereIsNoDefault) {
+  const std::vector<std::string> settings = {"data.name=\"image-folder\"", "data.path=\"photos\""};
+  EXPECT_EQ(
+      read_run_config("examples/fashion_mnist.toml", settings).data.options.find("path")->string,
+      "photos");
+}
+
 TEST(ReadRunConfigTest, TrueOrFalseIsDueWhereADefaultIsOne) {
   const RunConfig config = read_run_config("examples/gpt.toml", {"model.tied=true"});
   EXPECT_EQ(*config.model.options.find("tied"), Value::of(true));

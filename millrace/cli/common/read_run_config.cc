@@ -130,7 +130,9 @@ class Checker {
   void check_kind(const char* table, const std::string& key, const Value& value,
                   const std::string& standard) const {
     const bool yes_or_no = standard == "true" || standard == "false";
-    const bool number = standard.find_first_not_of("+-.0123456789e") == std::string::npos;
+    // No default at all, as of a path that must be given, stands for text.
+    const bool number =
+        !standard.empty() && standard.find_first_not_of("+-.0123456789e") == std::string::npos;
     const bool whole = number && standard.find_first_of(".e") == std::string::npos;
     const bool fits = yes_or_no ? value.kind == Value::Kind::kBool
                       : whole   ? value.kind == Value::Kind::kInteger
