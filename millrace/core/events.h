@@ -29,6 +29,8 @@ struct EvalEvent {
   double accuracy = 0;
   int64_t correct = 0;
   int64_t samples = 0;
+  int64_t predictions =
+      0;  // samples, or their positions where each has a class: what accuracy is of
 };
 
 struct CheckpointEvent {

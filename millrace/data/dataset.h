@@ -17,17 +17,17 @@
 namespace millrace {
 
 struct Batch {
-  at::Tensor input;   // [B, sample_shape...] in the asked dtype
-  at::Tensor target;  // int64 [B]
+  at::Tensor input;   // [B, sample_shape...] in the asked dtype; of int64 data, as it is
+  at::Tensor target;  // int64 [B], or [B, T] where every position of a sequence has a class
 };
 
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
-  virtual TensorSpec input() const = 0;  // dtype float32
+  virtual TensorSpec input() const = 0;  // dtype float32, or int64 such as tokens
   virtual TensorSpec target() const = 0;
-  virtual int64_t num_classes() const = 0;
+  virtual int64_t num_classes() const = 0;  // of targets; of tokens too, where the input is such
   // Samples at indices[0..count), converted to `dtype`.
   virtual Batch get(const int64_t* indices, int64_t count, at::ScalarType dtype) const = 0;
 };

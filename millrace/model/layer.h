@@ -44,6 +44,14 @@ struct ParameterSpec {
   int64_t elements() const;
 };
 
+// A parameter that a layer uses and another one has (tied weights): `layer` stands before it in the
+// model and lists the parameter, of this shape, among its own.
+struct BorrowedParameter {
+  std::string layer;
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
 // One buffer of a layer: what a training forward updates and no gradient changes, such as running
 // statistics. Starts as `constant` everywhere.
 struct BufferSpec {
@@ -87,6 +95,8 @@ class Layer {
   // expected and found number of inputs, shape or dtype.
   virtual TensorSpec output(const TensorSpecs& inputs) const = 0;
   virtual std::vector<ParameterSpec> parameters() const = 0;
+  // Of other layers. Not counted, initialized, updated or saved a second time.
+  virtual std::vector<BorrowedParameter> borrowed() const { return {}; }
   virtual std::vector<BufferSpec> buffers() const { return {}; }
   // Whether a sample's result depends on the samples beside it, hence on how a minibatch is cut
   // into microbatches (batch norm).
@@ -98,9 +108,10 @@ class Layer {
   // microbatches, one behind the other, is that of all their samples.
   virtual bool joins_kept() const { return false; }
 
-  // Each input [B, sample_shape...]; weights in parameters() order. What backward needs goes into
-  // `saved` (left empty when not training). Does not keep `weights`: backward gets its own. Never
-  // writes to an input: it may be saved elsewhere, or be another rank's.
+  // Each input [B, sample_shape...]; weights in parameters() order, then in borrowed() order. What
+  // backward needs goes into `saved` (left empty when not training). Does not keep `weights`:
+  // backward gets its own. Never writes to an input: it may be saved elsewhere, or be another
+  // rank's.
   virtual at::Tensor forward(const LayerContext& context, at::TensorList inputs,
                              const Tensors& weights, Tensors& saved) const = 0;
 
@@ -113,7 +124,7 @@ class Layer {
                                  bool need_input_gradient, Tensors& kept) const = 0;
 
   // Weight-gradient half (W): ADDS the gradients of the loss sum into `sums` (views of the flat
-  // buffer, in parameters() order). Layers without parameters do nothing.
+  // buffer, in the order of forward's weights). Layers without any do nothing.
   virtual void backward_weight(const LayerContext& context, const Tensors& kept,
                                const Tensors& sums) const = 0;
 

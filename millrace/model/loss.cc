@@ -41,10 +41,11 @@ void check_batch_of(const Loss& loss, const at::Tensor& output, const at::Tensor
 
 bool is_float(at::ScalarType dtype) { return dtype == at::kFloat || dtype == at::kDouble; }
 
-// One row of logits in, its gradient out (unless null). All in double whatever T: a row has few
-// elements, and the loss is then as exact as its input.
+// One row of logits in, its share of the sample's gradient out (unless null). All in double
+// whatever T: a row has few elements, and the loss is then as exact as its input.
 template <typename T>
-LossSums cross_entropy_row(const T* row, int64_t classes, int64_t target, T* gradient) {
+LossSums cross_entropy_row(const T* row, int64_t classes, int64_t target, double share,
+                           T* gradient) {
   int64_t best = 0;
   for (int64_t c = 1; c < classes; ++c) {
     best = row[c] > row[best] ? c : best;
@@ -58,11 +59,11 @@ LossSums cross_entropy_row(const T* row, int64_t classes, int64_t target, T* gra
   if (gradient != nullptr) {
     for (int64_t c = 0; c < classes; ++c) {
       const double p = std::exp(static_cast<double>(row[c]) - log_sum);
-      gradient[c] = static_cast<T>(p - (c == target ? 1.0 : 0.0));
+      gradient[c] = static_cast<T>((p - (c == target ? 1.0 : 0.0)) * share);
     }
   }
   const double loss = log_sum - static_cast<double>(row[target]);
-  return {loss, best == target && !std::isnan(loss) ? 1 : 0, 1};
+  return {loss * share, best == target && !std::isnan(loss) ? 1 : 0, 0};
 }
 
 class CrossEntropy final : public Loss {
@@ -70,10 +71,18 @@ class CrossEntropy final : public Loss {
   const char* kind() const override { return "cross_entropy"; }
 
   void check(const TensorSpec& output, const TensorSpec& target) const override {
-    if (!is_float(output.dtype) || output.sample_shape.size() != 1 || output.sample_shape[0] < 1 ||
-        target != TensorSpec{{}, at::kLong}) {
-      refuse(*this, "an output [classes] of float32 or float64 and a target int64 []", output,
-             target);
+    // A target has all dimensions of the output but the classes.
+    TensorSpec labels{output.sample_shape, at::kLong};
+    const bool has_classes = !labels.sample_shape.empty() && output.sample_elements() >= 1;
+    if (has_classes) {
+      labels.sample_shape.pop_back();
+    }
+    if (!is_float(output.dtype) || !has_classes || labels.sample_shape.size() > 1 ||
+        target != labels) {
+      refuse(*this,
+             "an output [classes] of float32 or float64 and a target int64 [], or of sequences "
+             "[length, classes] and [length]",
+             output, target);
     }
   }
 
@@ -89,22 +98,24 @@ class CrossEntropy final : public Loss {
     LossSums sums;
     internal::with_float_type(logits.scalar_type(), [&](auto zero) {
       using T = decltype(zero);
-      const int64_t classes = logits.size(1);
+      const int64_t classes = logits.size(logits.dim() - 1);
+      const int64_t positions = logits.dim() == 3 ? logits.size(1) : 1;
+      const double share = 1.0 / static_cast<double>(positions);
       const T* rows = logits.data_ptr<T>();
       const int64_t* label = labels.data_ptr<int64_t>();
       T* out = gradient == nullptr ? nullptr : gradient->data_ptr<T>();
-      for (int64_t i = 0; i < logits.size(0); ++i) {
+      sums.samples = logits.size(0);
+      for (int64_t i = 0; i < sums.samples * positions; ++i) {
         if (label[i] < 0 || label[i] >= classes) {
           throw Error(ErrorCode::kInvalidArgument,
                       fmt::format("the cross_entropy loss expects targets in [0, {}), found {}; "
                                   "the model needs as many outputs as the data has classes",
                                   classes, label[i]));
         }
-        const LossSums one = cross_entropy_row(rows + i * classes, classes, label[i],
+        const LossSums one = cross_entropy_row(rows + i * classes, classes, label[i], share,
                                                out == nullptr ? nullptr : out + i * classes);
         sums.loss += one.loss;
         sums.correct += one.correct;
-        sums.samples += one.samples;
       }
     });
     return sums;

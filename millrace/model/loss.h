@@ -11,8 +11,10 @@
 namespace millrace {
 
 struct LossSums {
-  double loss = 0;      // sum over samples
-  int64_t correct = 0;  // samples classified right; 0 when the task has no classes
+  double loss = 0;  // sum over samples
+  // Classes told right: one a sample, or one a position of its sequence (Model::predictions());
+  // 0 when the task has no classes.
+  int64_t correct = 0;
   int64_t samples = 0;
 };
 
@@ -29,7 +31,8 @@ class Loss {
                             at::Tensor* gradient) const = 0;
 };
 
-// -log softmax(x)[target]; output [B, C], target int64 [B].
+// -log softmax(x)[target]; output [B, C], target int64 [B]. Of sequences, output [B, T, C] and
+// target [B, T], a sample's loss is the mean over its positions.
 std::unique_ptr<Loss> cross_entropy();
 // 0.5 * sum of squared differences of a sample; output and target of the same shape.
 std::unique_ptr<Loss> half_squared_error();

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "millrace/model/internal/native.h"
+
 namespace millrace {
 namespace {
 
@@ -71,6 +73,29 @@ void check_inputs(const Model& model) {
                 fmt::format("model \"{}\": no layer uses the output of \"{}\" ({}); name it among "
                             "the inputs of a later one, or leave it out",
                             model.name, model.layers[l]->name(), l));
+  }
+}
+
+// Every borrowed parameter is a layer's own that stands before.
+void check_borrowed(const Model& model) {
+  for (std::size_t l = 0; l < model.layers.size(); ++l) {
+    for (const BorrowedParameter& borrowed : model.layers[l]->borrowed()) {
+      const auto end = model.layers.begin() + static_cast<std::ptrdiff_t>(l);
+      const bool found = std::any_of(model.layers.begin(), end, [&](const LayerPtr& owner) {
+        const std::vector<ParameterSpec> own = owner->parameters();
+        return owner->name() == borrowed.layer &&
+               std::any_of(own.begin(), own.end(), [&](const ParameterSpec& parameter) {
+                 return parameter.name == borrowed.name && parameter.shape == borrowed.shape;
+               });
+      });
+      if (!found) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("layer \"{}\" ({}) shares the parameter \"{}\" {} of layer "
+                                "\"{}\"; no layer of this name before it has such a parameter",
+                                model.layers[l]->name(), model.layers[l]->kind(), borrowed.name,
+                                internal::shape_text(borrowed.shape), borrowed.layer));
+      }
+    }
   }
 }
 
@@ -168,6 +193,7 @@ std::vector<TensorSpec> check_model(const Model& model) {
   check_names(model);
   check_input(model);
   check_inputs(model);
+  check_borrowed(model);
   std::vector<TensorSpec> outputs = outputs_of(model);
   // Parameters of a stage share one buffer, so a model has one dtype.
   const at::ScalarType dtype = model.dtype();
@@ -188,6 +214,24 @@ std::vector<TensorSpec> check_model(const Model& model) {
                                           error.message()));
   }
   return outputs;
+}
+
+void check_ties(const Model& model, const std::vector<int>& layers) {
+  for (const int l : layers) {
+    const Layer& layer = *model.layers.at(static_cast<std::size_t>(l));
+    for (const BorrowedParameter& borrowed : layer.borrowed()) {
+      const bool inside = std::any_of(layers.begin(), layers.end(), [&](int other) {
+        return model.layers[static_cast<std::size_t>(other)]->name() == borrowed.layer;
+      });
+      if (!inside) {
+        throw Error(ErrorCode::kUnsupported,
+                    fmt::format("layers \"{}\" and \"{}\" share the parameter \"{}\", but a cut "
+                                "between stages separates them; set model.tied = false, or keep "
+                                "both in one stage (parallel.stages = 1)",
+                                borrowed.layer, layer.name(), borrowed.name));
+      }
+    }
+  }
 }
 
 }  // namespace millrace

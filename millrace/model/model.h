@@ -41,6 +41,9 @@ struct Model {
   // From each layer to each that it feeds, once, by producer and then consumer.
   std::vector<ProfileEdge> edges() const;
   bool mixes_samples() const;  // whether any layer does
+  // Classes that the loss asks of a sample: one, or one a position where the target is a sequence.
+  // What LossSums::correct counts of.
+  int64_t predictions() const { return target.dtype == at::kLong ? target.sample_elements() : 1; }
 
   std::vector<std::string> layer_names() const;
   int64_t num_parameters() const;
@@ -48,8 +51,13 @@ struct Model {
 
 // A dry pass of shapes through all layers and the loss: throws the first mismatch, naming layer,
 // expected and found. Duplicate or empty layer names, a model without layers, inputs that do not
-// come before, and outputs that nobody uses are refused too. Returns the output spec of each layer.
+// come before, outputs that nobody uses, and borrowed parameters that no layer before has are
+// refused too. Returns the output spec of each layer.
 std::vector<TensorSpec> check_model(const Model& model);
+
+// Throws Error(kUnsupported) when one of these layers, ascending indices, borrows a parameter of a
+// layer that is not among them: a stage cannot share weights with another one.
+void check_ties(const Model& model, const std::vector<int>& layers);
 
 // What a builtin gets: its own keys of [model] in run.toml, the data's sample shape and number of
 // classes, the dtype.

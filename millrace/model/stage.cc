@@ -97,7 +97,7 @@ std::vector<bool> layers_with_gradient(const Model& model) {
   std::vector<bool> has(model.layers.size());
   for (std::size_t l = 0; l < has.size(); ++l) {
     const std::vector<int> inputs = model.inputs_of(static_cast<int>(l));
-    has[l] = !model.layers[l]->parameters().empty() ||
+    has[l] = !model.layers[l]->parameters().empty() || !model.layers[l]->borrowed().empty() ||
              std::any_of(inputs.begin(), inputs.end(), [&](int from) {
                return from != kModelInput && has[static_cast<std::size_t>(from)];
              });
@@ -109,10 +109,15 @@ std::vector<bool> layers_with_gradient(const Model& model) {
 
 Stage::Stage(const Model& model, int first, int last) : Stage(model, range(model, first, last)) {}
 
-Stage::Stage(const Model& model, std::vector<int> layers)
+Stage::Stage(const Model& model, std::vector<int> layers, Ties ties)
     : model_(&model), layers_(std::move(layers)) {
   check_layers(model, layers_);
-  compile(check_model(model), layers_with_gradient(model));
+  const std::vector<TensorSpec> specs = check_model(model);
+  if (ties == Ties::kRefused) {
+    check_ties(model, layers_);
+  }
+  compile(specs, layers_with_gradient(model));
+  find_borrowed();
   lay_out();
 }
 
@@ -195,7 +200,13 @@ void Stage::compile(const std::vector<TensorSpec>& specs, const std::vector<bool
 // Places of parameters in the flat buffer, and of buffers in their list.
 void Stage::lay_out() {
   for (Step& step : steps_) {
-    for (const ParameterSpec& parameter : step.layer->parameters()) {
+    std::vector<ParameterSpec> parameters = step.layer->parameters();
+    if (step.borrowed.empty()) {
+      for (const BorrowedParameter& copied : step.layer->borrowed()) {
+        parameters.push_back({copied.name, copied.shape});
+      }
+    }
+    for (const ParameterSpec& parameter : parameters) {
       slots_.push_back({step.layer->name(), parameter.name, parameter.shape, flat_elements_,
                         parameter.elements()});
       flat_elements_ += aligned(parameter.elements());
@@ -206,6 +217,35 @@ void Stage::lay_out() {
       ++step.num_buffers;
     }
   }
+}
+
+void Stage::find_borrowed() {
+  for (Step& step : steps_) {
+    for (const BorrowedParameter& borrowed : step.layer->borrowed()) {
+      const auto owner = std::find_if(steps_.begin(), steps_.end(), [&](const Step& other) {
+        return other.layer->name() == borrowed.layer;
+      });
+      if (owner == steps_.end()) {
+        continue;
+      }
+      const std::vector<ParameterSpec> own = owner->layer->parameters();
+      const auto parameter = std::find_if(own.begin(), own.end(), [&](const ParameterSpec& spec) {
+        return spec.name == borrowed.name;
+      });
+      step.borrowed.emplace_back(owner - steps_.begin(), parameter - own.begin());
+    }
+  }
+}
+
+const Tensors& Stage::given(std::size_t step, const WeightViews& views, Tensors& own) const {
+  if (steps_[step].borrowed.empty()) {
+    return views[step];
+  }
+  own = views[step];
+  for (const auto& [owner, parameter] : steps_[step].borrowed) {
+    own.push_back(views[owner][parameter]);
+  }
+  return own;
 }
 
 bool Stage::takes_data() const {
@@ -284,6 +324,7 @@ Tensors Stage::forward(const LayerContext& context, at::TensorList inputs,
   }
   LayerContext own = context;
   Tensors gathered;
+  Tensors shared;
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
     own.buffers = context.buffers.slice(step.first_buffer, step.num_buffers);
@@ -294,7 +335,8 @@ Tensors Stage::forward(const LayerContext& context, at::TensorList inputs,
       }
       taken = gathered;
     }
-    values[inputs_.size() + i] = step.layer->forward(own, taken, weights[i], stash.saved[i]);
+    values[inputs_.size() + i] =
+        step.layer->forward(own, taken, given(i, weights, shared), stash.saved[i]);
     if (stash.keeps_inputs_only) {
       stash.saved[i] = context.training ? taken.vec() : Tensors();
     }
@@ -354,6 +396,7 @@ Tensors Stage::walk_back(Stash& stash, const WeightViews& weights,
     }
   }
   Tensors pending(first_use_.back());
+  Tensors shared;
   for (std::size_t i = steps_.size(); i-- > 0;) {
     const Step& step = steps_[i];
     const bool makes_loss = is_last_ && i + 1 == steps_.size();
@@ -364,15 +407,16 @@ Tensors Stage::walk_back(Stash& stash, const WeightViews& weights,
       continue;
     }
     MILLRACE_CHECK(grad.defined(), "no gradient for layer " + step.layer->name());
+    const Tensors& own = given(i, weights, shared);
     if (stash.keeps_inputs_only) {
-      recompute(i, stash, weights[i]);
+      recompute(i, stash, own);
     }
-    Tensors back = step.layer->backward_input(stash.context, stash.saved[i], weights[i], grad,
+    Tensors back = step.layer->backward_input(stash.context, stash.saved[i], own, grad,
                                               step.need_input_gradient, stash.kept[i]);
     MILLRACE_CHECK(back.size() == (step.need_input_gradient ? step.sources.size() : 0),
                    "layer " + step.layer->name() + " must return one gradient an input");
     if (sums != nullptr) {
-      step.layer->backward_weight(stash.context, stash.kept[i], (*sums)[i]);
+      step.layer->backward_weight(stash.context, stash.kept[i], given(i, *sums, shared));
       stash.kept[i].clear();
     }
     for (std::size_t k = 0; k < back.size(); ++k) {
@@ -417,6 +461,7 @@ void Stage::backward_weight(c10::ArrayRef<Stash*> stashes, const WeightViews& su
   for (const Stash* stash : stashes) {
     MILLRACE_CHECK(stash->kept.size() == steps_.size(), "weight half without its input half");
   }
+  Tensors shared;
   // The same order as in backward, so that both sum alike to the last bit.
   for (std::size_t i = steps_.size(); i-- > 0;) {
     const Layer& layer = *steps_[i].layer;
@@ -429,10 +474,10 @@ void Stage::backward_weight(c10::ArrayRef<Stash*> stashes, const WeightViews& su
         }
         joined.push_back(at::cat(parts));
       }
-      layer.backward_weight(stashes.front()->context, joined, sums[i]);
+      layer.backward_weight(stashes.front()->context, joined, given(i, sums, shared));
     } else if (steps_[i].has_backward) {
       for (const Stash* stash : stashes) {
-        layer.backward_weight(stash->context, stash->kept[i], sums[i]);
+        layer.backward_weight(stash->context, stash->kept[i], given(i, sums, shared));
       }
     }
     for (Stash* stash : stashes) {

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "millrace/model/model.h"
@@ -52,7 +53,8 @@ struct BorderGradient {
   at::Tensor tensor;
 };
 
-// Views of one flat buffer, per layer in stage order, per parameter. Made once per live version.
+// Views of one flat buffer, per layer in stage order, per parameter of its own. Made once per live
+// version.
 using WeightViews = std::vector<Tensors>;
 
 // What a microbatch leaves between its forward and its backward.
@@ -67,11 +69,17 @@ struct Stash {
   std::vector<Tensors> kept;   // per layer, between I and W
 };
 
+// What becomes of parameters that a stage's layers borrow from outside: they are refused, or a
+// stage of one layer has copies of its own, which is good for measuring only.
+enum class Ties { kRefused, kCopied };
+
 class Stage {
  public:
   // Layers of the model by index, ascending; need not be consecutive. The model must outlive the
-  // stage.
-  Stage(const Model& model, std::vector<int> layers);
+  // stage. Error(kUnsupported) when a layer borrows a parameter from outside. A borrowed parameter
+  // has one place in the flat buffer, its owner's; gradients of its uses are added there as
+  // backwards meet them, the last use's first.
+  Stage(const Model& model, std::vector<int> layers, Ties ties = Ties::kRefused);
   Stage(const Model& model, int first, int last);  // layers [first, last)
 
   // What forward takes, by producer: tensors of other stages, and the model's input (producer
@@ -125,12 +133,16 @@ class Stage {
     std::vector<int> uses;       // per source: its place among all uses of this stage
     bool has_backward = false;   // something at or before it has parameters
     bool need_input_gradient = false;
+    std::vector<std::pair<std::size_t, std::size_t>> borrowed;  // step and parameter of the owner
     std::size_t first_buffer = 0;
     std::size_t num_buffers = 0;
   };
 
   void compile(const std::vector<TensorSpec>& specs, const std::vector<bool>& needs_gradient);
   void lay_out();
+  void find_borrowed();
+  // What layer `step` is given of a flat buffer's views. Made in `own` where it borrows some.
+  const Tensors& given(std::size_t step, const WeightViews& views, Tensors& own) const;
   Tensors walk_back(Stash& stash, const WeightViews& weights,
                     c10::ArrayRef<BorderGradient> gradients, const WeightViews* sums) const;
   void recompute(std::size_t index, Stash& stash, const Tensors& weights) const;

@@ -49,7 +49,8 @@ class Passes {
     const auto num_layers = static_cast<int>(request.model->layers.size());
     last_user_.assign(request.model->layers.size(), num_layers);
     for (int l = 0; l < num_layers; ++l) {
-      Part part{Stage(*request.model, l, l + 1), {}, {}, {}, {}, {}, {}};
+      // Weights that it shares with another layer are a copy here: times and bytes are the same.
+      Part part{Stage(*request.model, std::vector<int>{l}, Ties::kCopied), {}, {}, {}, {}, {}, {}};
       for (const Border& border : part.stage.inputs()) {
         if (border.producer != kModelInput) {
           last_user_[static_cast<std::size_t>(border.producer)] = l;

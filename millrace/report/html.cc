@@ -87,7 +87,8 @@ std::string evaluations(const RunReport& report) {
   return fmt::format(
       "<p>Last: {} right of {} after step {} (epoch {}).</p>\n<div id=\"accuracy\" "
       "class=\"plot\"></div>\n",
-      format_count(last.correct), format_count(last.samples), format_count(last.step), last.epoch);
+      format_count(last.correct), format_count(last.predictions), format_count(last.step),
+      last.epoch);
 }
 
 std::string loss(const RunReport& report) {

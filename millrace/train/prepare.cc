@@ -20,6 +20,7 @@
 #include "millrace/rule/rule.h"
 #include "millrace/runtime/optimizer.h"
 #include "millrace/schedule/registry.h"
+#include "millrace/train/session.h"
 
 namespace millrace {
 namespace {
@@ -96,8 +97,15 @@ class Preparation {
                               plan.workers, parallel().workers))
           .in_file(parallel().plan);
     }
+    check_stages();
     plan.workers = parallel().workers;
     apply_config(plan);
+  }
+
+  void check_stages() const {
+    for (const std::vector<int>& layers : stage_layers(job_.plan, job_.model)) {
+      check_ties(job_.model, layers);
+    }
   }
 
   void apply_config(Plan& plan) const {
@@ -287,6 +295,7 @@ class Preparation {
       apply_config(job_.plan);
     } else if (!parallel().plan_is_file()) {
       job_.plan = make_plan(parallel().plan, request);
+      check_stages();
       apply_config(job_.plan);
     } else {
       PlanRequest free = request;
@@ -426,6 +435,19 @@ void load_data_and_model(const RunConfig& config, Job& job) {
   job.model = model.make(request);
   model_reader.finish();
   check_model(job.model);
+  // Floating targets come in the model's dtype, whichever that is.
+  TensorSpec target = job.data.train->target();
+  if (at::isFloatingType(target.dtype) && at::isFloatingType(job.model.target.dtype)) {
+    target.dtype = job.model.target.dtype;
+  }
+  if (job.model.target != target) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the model \"{}\" learns targets of {}, but those of the data \"{}\" "
+                            "are {}; choose data that fits the model",
+                            config.model.name, to_string(job.model.target), config.data.name,
+                            to_string(target)))
+        .at_key("data");
+  }
 }
 
 Job prepare(const RunConfig& config, const PrepareOptions& options) {

@@ -40,6 +40,7 @@ Value to_value(const EvalEvent& event) {
   line.set("accuracy", Value::of(event.accuracy));
   line.set("loss", event.loss - event.loss == 0 ? Value::of(event.loss) : Value());
   line.set("correct", Value::of(event.correct));
+  line.set("predictions", Value::of(event.predictions));
   line.set("samples", Value::of(event.samples));
   return line;
 }

@@ -177,7 +177,8 @@ class Run {
     event.samples = sums.samples;
     event.correct = sums.correct;
     event.loss = sums.loss / static_cast<double>(sums.samples);
-    event.accuracy = static_cast<double>(sums.correct) / static_cast<double>(sums.samples);
+    event.predictions = sums.samples * job_.model.predictions();
+    event.accuracy = static_cast<double>(sums.correct) / static_cast<double>(event.predictions);
     accuracy_ = event.accuracy;
     options_.sink->on_eval(event);
   }

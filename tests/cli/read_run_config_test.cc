@@ -202,6 +202,22 @@ TEST(ReadRunConfigTest, TextIsDueWhereADefaultIsText) {
   EXPECT_THAT(error.message(), HasSubstr("expected text between quotes, found 3"));
 }
 
+TEST(ReadRunConfigTest, TextIsDueWhereThereIsNoDefault) {
+  const std::vector<std::string> settings = {"data.name=\"image-folder\"", "data.path=\"photos\""};
+  EXPECT_EQ(
+      read_run_config("examples/fashion_mnist.toml", settings).data.options.find("path")->string,
+      "photos");
+}
+
+TEST(ReadRunConfigTest, TrueOrFalseIsDueWhereADefaultIsOne) {
+  const RunConfig config = read_run_config("examples/gpt.toml", {"model.tied=true"});
+  EXPECT_EQ(*config.model.options.find("tied"), Value::of(true));
+  const Error error = caught([] { read_run_config("examples/gpt.toml", {"model.tied=1"}); });
+  EXPECT_EQ(error.key(), "model.tied");
+  EXPECT_THAT(error.message(), HasSubstr("expected true or false, found 1"));
+  EXPECT_EQ(read_run_config("examples/lstm_lm.toml", {}).data.name, "text");
+}
+
 TEST(ReadRunConfigTest, ASchedulesOwnReasonIsGivenAtTheKeyThatWouldHelp) {
   const Error error = caught([] { read_run_config(kRun, {"parallel.schedule=\"pipedream\""}); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);

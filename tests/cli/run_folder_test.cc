@@ -73,6 +73,7 @@ TEST_F(RunFolderTest, ReadsEveryFile) {
   ASSERT_EQ(report.evals.size(), 1U);
   EXPECT_EQ(report.evals[0].accuracy, 0.75);
   EXPECT_EQ(report.evals[0].correct, 48);
+  EXPECT_EQ(report.evals[0].predictions, 64) << "not in the file: one a sample";
   EXPECT_THAT(report.notes, ElementsAre("cores are shared"));
   ASSERT_TRUE(report.done.has_value());
   EXPECT_EQ(report.done->steps, 2);

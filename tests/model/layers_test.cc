@@ -3,10 +3,15 @@
 
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/lstm.h>
 #include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -61,6 +66,44 @@ Case layer_norm_case(const std::vector<int64_t>& shape) {
           shape, [=](const Tensors& t) { return at::layer_norm(t[0], {width}, t[1], t[2]); }};
 }
 
+// Attention in the words of the paper, a head at a time.
+Case attention_case(int64_t length, int64_t width, int64_t heads) {
+  return {"attention" + std::to_string(heads) + "headsOf" + std::to_string(width) + "x" +
+              std::to_string(length),
+          [=] { return attention("l", width, heads); },
+          {length, 3 * width},
+          [=](const Tensors& t) {
+            const int64_t d = width / heads;
+            const at::Tensor ahead = at::ones({length, length}, at::kBool).triu(1);
+            Tensors outs;
+            for (int64_t h = 0; h < heads; ++h) {
+              const auto part = [&](int64_t which) {
+                return t[0].narrow(2, which * width + h * d, d);
+              };
+              const at::Tensor scores = part(0).matmul(part(1).transpose(1, 2)).div(std::sqrt(d));
+              const at::Tensor shares =
+                  scores.masked_fill(ahead, -std::numeric_limits<double>::infinity()).softmax(2);
+              outs.push_back(shares.matmul(part(2)));
+            }
+            return at::stack(outs, 2).flatten(2);
+          }};
+}
+
+// libtorch's has a second bias, here zero.
+Case lstm_case(int64_t length, int64_t in, int64_t hidden) {
+  return {
+      "lstm" + std::to_string(in) + "to" + std::to_string(hidden) + "x" + std::to_string(length),
+      [=] { return lstm("l", in, hidden); },
+      {length, in},
+      [=](const Tensors& t) {
+        const at::Tensor zeros = at::zeros({1, t[0].size(0), hidden}, t[0].options());
+        return std::get<0>(at::lstm(
+            t[0], {zeros, zeros}, {t[1], t[2], t[3], at::zeros({4 * hidden}, t[0].options())},
+            /*has_biases=*/true, /*num_layers=*/1, /*dropout=*/0, /*train=*/true,
+            /*bidirectional=*/false, /*batch_first=*/true));
+      }};
+}
+
 std::vector<Case> cases() {
   return {
       linear_case(7, 5, true),
@@ -87,6 +130,27 @@ std::vector<Case> cases() {
        [] { return conv2d("l", 3, 4, 3, 1, 2, /*bias=*/false); },
        {3, 9, 7},
        [](const Tensors& t) { return at::conv2d(t[0], t[1], {}, 2, 1); }},
+      {"linearOnSequences",
+       [] { return linear("l", 5, 7); },
+       {4, 3, 5},
+       [](const Tensors& t) { return at::linear(t[0], t[1], t[2]); }},
+      {"linearOnSequencesNoBias",
+       [] { return linear("l", 5, 7, /*bias=*/false); },
+       {6, 5},
+       [](const Tensors& t) { return at::linear(t[0], t[1]); }},
+      {"gelu", [] { return gelu("l"); }, {3, 21}, [](const Tensors& t) { return at::gelu(t[0]); }},
+      {"positionEmbedding",
+       [] { return position_embedding("l", 6, 5); },
+       {4, 5},
+       [](const Tensors& t) { return t[0].add(t[1].narrow(0, 0, 4)); }},
+      attention_case(1, 4, 2),
+      attention_case(7, 6, 1),
+      attention_case(5, 12, 4),
+      attention_case(40, 32, 2),
+      lstm_case(1, 3, 5),
+      lstm_case(6, 4, 3),
+      lstm_case(5, 1, 1),
+      lstm_case(20, 16, 24),
       layer_norm_case({7}),
       layer_norm_case({3, 33}),
       {"globalAveragePool",
@@ -152,6 +216,34 @@ TEST_P(LayerCase, ForwardAndBothHalvesAgreeWithAutograd) {
   }
   EXPECT_TRUE(same_bits(input_, input_before)) << "the input was written to";
   EXPECT_TRUE(same_bits(grad, grad_before)) << "the gradient was written to";
+}
+
+// The runtime may run the weight half long after the input half, or at once: nothing differs, not
+// even when the first half's other results are gone.
+TEST_P(LayerCase, BothHalvesGiveTheSameBitsWheneverTheyRun) {
+  Tensors saved;
+  const at::Tensor value = layer_->forward(context_, input_, weights_, saved);
+  const at::Tensor grad = random_tensor(value.sizes().vec(), dtype_, 4);
+  Tensors saved_again = saved;
+  Tensors sums_again;
+  for (const at::Tensor& sum : sums_) {
+    sums_again.push_back(sum.clone());
+  }
+  Tensors kept;
+  const Tensors back = layer_->backward_input(context_, saved, weights_, grad, true, kept);
+  layer_->backward_weight(context_, kept, sums_);
+  // Weights that the weight half must not read.
+  Tensors kept_again;
+  const Tensors back_again =
+      layer_->backward_input(context_, saved_again, weights_, grad, true, kept_again);
+  for (at::Tensor& weight : weights_) {
+    weight.fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+  layer_->backward_weight(context_, kept_again, sums_again);
+  EXPECT_TRUE(same_bits(back.at(0), back_again.at(0)));
+  for (std::size_t p = 0; p < sums_.size(); ++p) {
+    EXPECT_TRUE(same_bits(sums_[p], sums_again[p])) << layer_->parameters()[p].name;
+  }
 }
 
 TEST_P(LayerCase, WithoutInputGradientTheWeightHalfIsTheSame) {
@@ -277,6 +369,12 @@ TEST(Layers, RefusedShapesNameLayerExpectedAndFound) {
   EXPECT_THAT(refusal(layer_norm("n", 3), {{4, 5}}), HasSubstr("last dimension of 3"));
   EXPECT_THAT(refusal(global_average_pool("g"), {{4, 5}}), HasSubstr("[4, 5]"));
   EXPECT_THAT(refusal(embedding("e", 3, 4), {{4, 5}}), HasSubstr("expects int64"));
+  EXPECT_THAT(refusal(position_embedding("p", 3, 4), {{4, 4}}),
+              AllOf(HasSubstr("\"p\""), HasSubstr("[at most 3, 4]"), HasSubstr("[4, 4]")));
+  EXPECT_THAT(refusal(attention("a", 4, 2), {{7, 4}}),
+              AllOf(HasSubstr("\"a\""), HasSubstr("[length, 12]"), HasSubstr("[7, 4]")));
+  EXPECT_THAT(refusal(lstm("r", 4, 2), {{7, 3}}),
+              AllOf(HasSubstr("\"r\""), HasSubstr("[length, 4]"), HasSubstr("[7, 3]")));
 }
 
 TEST(Layers, RefusedSizes) {
@@ -290,6 +388,9 @@ TEST(Layers, RefusedSizes) {
   EXPECT_THAT(message_of([] { dropout("d", -0.1); }), HasSubstr("[0, 1)"));
   EXPECT_THAT(message_of([] { embedding("e", 0, 3); }), HasSubstr("\"e\""));
   EXPECT_THAT(message_of([] { embedding("e", 3, 3, at::kLong); }), HasSubstr("int64"));
+  EXPECT_THAT(message_of([] { position_embedding("p", 0, 3); }), HasSubstr("\"p\""));
+  EXPECT_THAT(message_of([] { attention("a", 10, 3); }), HasSubstr("found 10 and 3"));
+  EXPECT_THAT(message_of([] { lstm("r", 3, 0); }), HasSubstr("found 3 and 0"));
 }
 
 }  // namespace

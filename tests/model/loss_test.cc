@@ -62,6 +62,35 @@ TEST(CrossEntropy, AgreesWithAutograd) {
   }
 }
 
+TEST(CrossEntropy, OfASequenceIsTheMeanOverPositions) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    const at::Tensor logits = random_tensor({3, 6, 5}, dtype, 9);
+    const at::Tensor target =
+        labels({0, 4, 2, 2, 1, 3, 0, 1, 2, 3, 4, 0, 1, 1, 1, 0, 4, 4}).view({3, 6});
+    const Differentiated expected = by_autograd(
+        [&](const Tensors& t) {
+          return at::cross_entropy_loss(t[0].flatten(0, 1), target.flatten(), {},
+                                        at::Reduction::Sum)
+              .div(6);
+        },
+        {logits}, at::full({}, 1.0, logits.options()));
+    at::Tensor gradient;
+    const LossSums sums = cross_entropy()->evaluate(logits, target, &gradient);
+    EXPECT_NEAR(sums.loss / expected.value.item<double>(), 1.0, tolerance(dtype));
+    EXPECT_LE(difference(gradient, expected.gradients[0]), tolerance(dtype));
+    EXPECT_EQ(sums.samples, 3);
+    EXPECT_EQ(sums.correct, logits.argmax(2).eq(target).sum().item<int64_t>());
+    // A sequence of one position is the plain loss, bit for bit.
+    at::Tensor plain;
+    at::Tensor single;
+    const at::Tensor row = logits.select(1, 0).contiguous();
+    const LossSums a = cross_entropy()->evaluate(row, target.select(1, 0), &plain);
+    const LossSums b = cross_entropy()->evaluate(row.unsqueeze(1), target.narrow(1, 0, 1), &single);
+    EXPECT_EQ(a.loss, b.loss);
+    EXPECT_TRUE(same_bits(plain, single.squeeze(1)));
+  }
+}
+
 TEST(CrossEntropy, PartsAddUp) {
   const at::Tensor logits = random_tensor({10, 3}, at::kDouble, 4);
   const at::Tensor target = labels({0, 1, 2, 0, 1, 2, 0, 1, 2, 0});
@@ -152,6 +181,14 @@ TEST(Losses, NothingIsBroadcast) {
                 cross_entropy()->check({{10, 2}}, {{}, at::kLong});
               }),
               HasSubstr("[10, 2]"));
+  EXPECT_THAT(message_of([] {
+                cross_entropy()->check({{7, 10}}, {{10}, at::kLong});
+              }),
+              AllOf(HasSubstr("float32 [7, 10]"), HasSubstr("int64 [10]")));
+  EXPECT_THAT(message_of([] {
+                cross_entropy()->check({{}}, {{}, at::kLong});
+              }),
+              HasSubstr("float32 []"));
   EXPECT_THAT(message_of([] {
                 half_squared_error()->evaluate(at::zeros({4}), at::zeros({4, 1}), nullptr);
               }),

@@ -109,13 +109,18 @@ TEST(CheckModel, NamesAndInput) {
 }
 
 TEST(Models, EveryBuiltinChecksOutOnSeveralInputs) {
+  const std::vector<TensorSpec> images = {{{1, 28, 28}}, {{3, 13, 9}}, {{2, 4, 4}, at::kDouble}};
+  const std::vector<TensorSpec> tokens = {{{1}, at::kLong}, {{128}, at::kLong}};
   for (const ModelEntry& entry : models()) {
-    for (const TensorSpec& input :
-         {TensorSpec{{1, 28, 28}}, TensorSpec{{3, 13, 9}}, TensorSpec{{2, 4, 4}, at::kDouble}}) {
+    const bool takes_tokens = entry.name == "gpt" || entry.name == "lstm-lm";
+    for (const TensorSpec& input : takes_tokens ? tokens : images) {
       const Model model = builtin_model(entry.name, "{}", input, 7);
       EXPECT_EQ(model.name, entry.name);
-      EXPECT_EQ(check_model(model).back(), (TensorSpec{{7}, input.dtype})) << entry.name;
       EXPECT_FALSE(entry.text.empty());
+      const TensorSpec expected =
+          takes_tokens ? TensorSpec{{input.sample_shape[0], 7}} : TensorSpec{{7}, input.dtype};
+      EXPECT_EQ(check_model(model).back(), expected) << entry.name;
+      EXPECT_EQ(model.predictions(), takes_tokens ? input.sample_shape[0] : 1) << entry.name;
     }
   }
 }

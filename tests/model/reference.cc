@@ -6,6 +6,9 @@
 
 #include <cstring>
 #include <limits>
+#include <memory>
+
+#include "millrace/model/stage.h"
 
 namespace millrace::testing {
 
@@ -65,11 +68,71 @@ std::string message_of(const std::function<void()>& call, ErrorCode code) {
   return "";
 }
 
+std::map<std::string, at::Tensor> gradients_by_stages(const Model& model,
+                                                      const std::vector<int>& ends,
+                                                      const at::Tensor& input,
+                                                      const at::Tensor& target, bool halves) {
+  struct Part {
+    explicit Part(Stage own) : stage(std::move(own)) {}
+    Stage stage;
+    at::Tensor flat = stage.new_flat();
+    at::Tensor sums = stage.new_flat();
+    Tensors buffers = stage.new_buffers();
+    WeightViews weights = stage.views(flat);
+    WeightViews sum_views = stage.views(sums);
+    Stash stash;
+  };
+  std::vector<std::unique_ptr<Part>> parts;
+  std::map<int, at::Tensor> made = {{kModelInput, input}};
+  LossSums loss;
+  int first = 0;
+  for (const int end : ends) {
+    parts.push_back(std::make_unique<Part>(Stage(model, first, end)));
+    first = end;
+    Part& part = *parts.back();
+    part.stage.initialize(part.flat, 3);
+    Tensors inputs;
+    for (const Border& border : part.stage.inputs()) {
+      inputs.push_back(made.at(border.producer));
+    }
+    const Tensors outputs = part.stage.forward({.buffers = part.buffers}, inputs, part.weights,
+                                               target, part.stash, loss);
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+      made[part.stage.outputs()[k].producer] = outputs[k];
+    }
+  }
+  std::map<std::string, at::Tensor> all;
+  std::map<int, Tensors> back;
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    const Stage& stage = (*part)->stage;
+    std::vector<BorderGradient> given;
+    for (std::size_t k = 0; k < stage.outputs().size(); ++k) {
+      for (const at::Tensor& one : back[stage.outputs()[k].producer]) {
+        given.insert(given.begin(), {static_cast<int>(k), one});
+      }
+    }
+    Tensors own;
+    if (halves) {
+      own = stage.backward_input((*part)->stash, (*part)->weights, given);
+      stage.backward_weight((*part)->stash, (*part)->sum_views);
+    } else {
+      own = stage.backward((*part)->stash, (*part)->weights, given, (*part)->sum_views);
+    }
+    for (std::size_t k = 0; k < own.size(); ++k) {
+      back[stage.inputs()[k].producer].push_back(own[k]);
+    }
+    for (const ParameterSlot& slot : stage.slots()) {
+      all[slot.layer + "." + slot.parameter] = (*part)->sums.narrow(0, slot.offset, slot.elements);
+    }
+  }
+  return all;
+}
+
 Model builtin_model(const std::string& name, const std::string& options, TensorSpec input,
-                    int64_t num_classes) {
+                    int64_t num_classes, at::ScalarType dtype) {
   const Document document = parse_json(options, "options");
   Reader reader(document);
-  ModelRequest request{reader, std::move(input), num_classes};
+  ModelRequest request{reader, std::move(input), num_classes, dtype};
   Model model = find_model(name).make(request);
   reader.finish();
   return model;

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,17 @@ Differentiated by_autograd(const Function& f, const Tensors& leaves, const at::T
 std::string message_of(const std::function<void()>& call,
                        ErrorCode code = ErrorCode::kInvalidArgument);
 
-// A builtin model; `options` as JSON, such as {"depth": 3}.
+// Weight sums by "layer.parameter" of the model run as stages of the layers up to each of `ends`,
+// from initial weights by one seed.
+std::map<std::string, at::Tensor> gradients_by_stages(const Model& model,
+                                                      const std::vector<int>& ends,
+                                                      const at::Tensor& input,
+                                                      const at::Tensor& target,
+                                                      bool halves = false);
+
+// A builtin model; `options` as JSON, such as {"depth": 3}. `dtype` is its own where the input is
+// of integers.
 Model builtin_model(const std::string& name, const std::string& options, TensorSpec input,
-                    int64_t num_classes);
+                    int64_t num_classes, at::ScalarType dtype = at::kFloat);
 
 }  // namespace millrace::testing

@@ -32,7 +32,8 @@ RunReport full_report() {
   eval.step = 30;
   eval.accuracy = 0.8725;
   eval.correct = 8725;
-  eval.samples = 10000;
+  eval.samples = 5000;
+  eval.predictions = 10000;
   report.evals.push_back(eval);
   report.notes = {"two workers are enough"};
   DoneEvent done;

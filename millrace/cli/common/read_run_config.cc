@@ -129,18 +129,23 @@ class Checker {
 
   void check_kind(const char* table, const std::string& key, const Value& value,
                   const std::string& standard) const {
-    const bool number = standard.find_first_not_of("+-.0123456789e") == std::string::npos;
+    const bool yes_or_no = standard == "true" || standard == "false";
+    // No default at all, as of a path that must be given, stands for text.
+    const bool number =
+        !standard.empty() && standard.find_first_not_of("+-.0123456789e") == std::string::npos;
     const bool whole = number && standard.find_first_of(".e") == std::string::npos;
-    const bool fits = whole ? value.kind == Value::Kind::kInteger
+    const bool fits = yes_or_no ? value.kind == Value::Kind::kBool
+                      : whole   ? value.kind == Value::Kind::kInteger
                       : number
                           ? value.kind == Value::Kind::kInteger || value.kind == Value::Kind::kFloat
                           : value.kind == Value::Kind::kString;
     if (!fits) {
       throw error(table, key,
                   fmt::format("expected {}, found {}",
-                              whole    ? "a whole number"
-                              : number ? "a number"
-                                       : "text between quotes",
+                              yes_or_no ? "true or false"
+                              : whole   ? "a whole number"
+                              : number  ? "a number"
+                                        : "text between quotes",
                               value.kind == Value::Kind::kString ? in_quotes(value.string)
                                                                  : to_json(value, -1)));
     }

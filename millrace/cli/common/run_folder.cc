@@ -57,6 +57,7 @@ EvalEvent eval_from(Reader& line) {
   event.loss = loss_of(line);
   event.samples = line.integer("samples");
   event.correct = line.integer("correct", 0);
+  event.predictions = line.integer("predictions", event.samples);
   return event;
 }
 

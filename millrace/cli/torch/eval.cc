@@ -52,11 +52,13 @@ int run_eval(const EvalArgs& args, Output& output) {
   event.samples = sums.samples;
   event.correct = sums.correct;
   event.loss = sums.loss / static_cast<double>(sums.samples);
-  event.accuracy = static_cast<double>(sums.correct) / static_cast<double>(sums.samples);
+  event.predictions = sums.samples * job.model.predictions();
+  event.accuracy = static_cast<double>(sums.correct) / static_cast<double>(event.predictions);
   output.document(to_value(event));
   output.text(fmt::format("{} at step {}: test accuracy {:.2f}% ({} of {}), loss {:.4f}\n",
                           checkpoint_path, event.step, 100 * event.accuracy,
-                          format_count(event.correct), format_count(event.samples), event.loss));
+                          format_count(event.correct), format_count(event.predictions),
+                          event.loss));
   return 0;
 }
 

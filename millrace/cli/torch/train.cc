@@ -54,7 +54,7 @@ class TrainSink final : public EventSink {
     output_.end_progress();
     output_.text(fmt::format("after epoch {}: test accuracy {:.2f}% ({} of {}), loss {:.4f}\n",
                              event.epoch, 100 * event.accuracy, format_count(event.correct),
-                             format_count(event.samples), event.loss));
+                             format_count(event.predictions), event.loss));
   }
   void on_checkpoint(const CheckpointEvent& event) override {
     metrics_.on_checkpoint(event);

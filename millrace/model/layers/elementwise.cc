@@ -1,5 +1,7 @@
 // Layers that change no value's place: activations and flatten. None has parameters.
 #include <ATen/ops/clamp_min.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/threshold_backward.h>
@@ -82,6 +84,40 @@ class Tanh final : public Activation {
   }
 };
 
+// Its derivative does not follow from its output, so it saves its input.
+class Gelu final : public WithoutParameters {
+ public:
+  using WithoutParameters::WithoutParameters;
+  const char* kind() const override { return "gelu"; }
+
+  TensorSpec output(const TensorSpecs& inputs) const override {
+    const TensorSpec& input = internal::one_input(*this, inputs);
+    internal::expect_float(*this, input);
+    return input;
+  }
+
+  at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors&,
+                     Tensors& saved) const override {
+    const NativeGuard guard;
+    if (context.training) {
+      saved = {inputs[0]};
+    }
+    return at::gelu(inputs[0]);
+  }
+
+  Tensors backward_input(const LayerContext&, Tensors& saved, const Tensors&,
+                         const at::Tensor& grad, bool need_input_gradient,
+                         Tensors&) const override {
+    const NativeGuard guard;
+    Tensors result;
+    if (need_input_gradient) {
+      result.push_back(at::gelu_backward(grad, saved[0]));
+    }
+    saved.clear();
+    return result;
+  }
+};
+
 class Flatten final : public WithoutParameters {
  public:
   using WithoutParameters::WithoutParameters;
@@ -123,6 +159,7 @@ class Flatten final : public WithoutParameters {
 
 LayerPtr relu(std::string name) { return std::make_unique<Relu>(std::move(name)); }
 LayerPtr tanh(std::string name) { return std::make_unique<Tanh>(std::move(name)); }
+LayerPtr gelu(std::string name) { return std::make_unique<Gelu>(std::move(name)); }
 LayerPtr flatten(std::string name) { return std::make_unique<Flatten>(std::move(name)); }
 
 }  // namespace millrace

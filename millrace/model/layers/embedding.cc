@@ -14,8 +14,8 @@ using internal::NativeGuard;
 
 class Embedding final : public Layer {
  public:
-  Embedding(std::string name, int64_t rows, int64_t width, at::ScalarType dtype)
-      : Layer(std::move(name)), rows_(rows), width_(width), dtype_(dtype) {
+  Embedding(std::string name, int64_t rows, int64_t width, at::ScalarType dtype, double deviation)
+      : Layer(std::move(name)), rows_(rows), width_(width), dtype_(dtype), deviation_(deviation) {
     if (rows < 1 || width < 1 || (dtype != at::kFloat && dtype != at::kDouble)) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("layer \"{}\" (embedding): rows and width must be at least 1 and the "
@@ -38,7 +38,7 @@ class Embedding final : public Layer {
   }
 
   std::vector<ParameterSpec> parameters() const override {
-    return {{"weight", {rows_, width_}, std::sqrt(3.0)}};
+    return {{"weight", {rows_, width_}, std::sqrt(3.0) * deviation_}};
   }
 
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
@@ -98,12 +98,14 @@ class Embedding final : public Layer {
   int64_t rows_;
   int64_t width_;
   at::ScalarType dtype_;
+  double deviation_;
 };
 
 }  // namespace
 
-LayerPtr embedding(std::string name, int64_t rows, int64_t width, at::ScalarType dtype) {
-  return std::make_unique<Embedding>(std::move(name), rows, width, dtype);
+LayerPtr embedding(std::string name, int64_t rows, int64_t width, at::ScalarType dtype,
+                   double deviation) {
+  return std::make_unique<Embedding>(std::move(name), rows, width, dtype, deviation);
 }
 
 }  // namespace millrace

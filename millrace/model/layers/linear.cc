@@ -15,8 +15,9 @@ using internal::NativeGuard;
 
 class Linear final : public Layer {
  public:
-  Linear(std::string name, int64_t in, int64_t out, bool bias)
-      : Layer(std::move(name)), in_(in), out_(out), bias_(bias) {
+  // Without an owner the weight is its own.
+  Linear(std::string name, std::string owner, int64_t in, int64_t out, bool bias)
+      : Layer(std::move(name)), owner_(std::move(owner)), in_(in), out_(out), bias_(bias) {
     if (in < 1 || out < 1) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("layer \"{}\" (linear): inputs and outputs must be at least 1, found "
@@ -31,41 +32,53 @@ class Linear final : public Layer {
   TensorSpec output(const TensorSpecs& inputs) const override {
     const TensorSpec& input = internal::one_input(*this, inputs);
     internal::expect_float(*this, input);
-    if (input.sample_shape != std::vector<int64_t>{in_}) {
+    if (input.sample_shape.empty() || input.sample_shape.back() != in_) {
       internal::refuse_input(*this, to_string(TensorSpec{{in_}, input.dtype}), input,
                              input.sample_shape.size() > 1 && input.sample_elements() == in_
                                  ? "put a flatten layer before it"
                                  : "");
     }
-    return {{out_}, input.dtype};
+    TensorSpec output = input;
+    output.sample_shape.back() = out_;
+    return output;
   }
 
   std::vector<ParameterSpec> parameters() const override {
     const double bound = 1.0 / std::sqrt(static_cast<double>(in_));
-    std::vector<ParameterSpec> specs = {{"weight", {out_, in_}, bound}};
+    std::vector<ParameterSpec> specs;
+    if (owner_.empty()) {
+      specs.push_back({"weight", {out_, in_}, bound});
+    }
     if (bias_) {
       specs.push_back({"bias", {out_}, bound});
     }
     return specs;
   }
 
+  std::vector<BorrowedParameter> borrowed() const override {
+    return owner_.empty() ? std::vector<BorrowedParameter>{}
+                          : std::vector<BorrowedParameter>{{owner_, "weight", {out_, in_}}};
+  }
+
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
                      Tensors& saved) const override {
     const NativeGuard guard;
+    const at::Tensor input = rows(inputs[0], in_);
     if (context.training) {
-      saved = {inputs[0]};
+      saved = {input};
     }
-    return bias_ ? at::addmm(weights[1], inputs[0], weights[0].t())
-                 : at::mm(inputs[0], weights[0].t());
+    return unrows(
+        bias_ ? at::addmm(weights[1], input, weights[0].t()) : at::mm(input, weights[0].t()),
+        inputs[0]);
   }
 
   Tensors backward_input(const LayerContext&, Tensors& saved, const Tensors& weights,
                          const at::Tensor& grad, bool need_input_gradient,
                          Tensors& kept) const override {
     const NativeGuard guard;
-    kept = {std::move(saved[0]), grad};
+    kept = {std::move(saved[0]), rows(grad, out_)};
     saved.clear();
-    return need_input_gradient ? Tensors{at::mm(grad, weights[0])} : Tensors{};
+    return need_input_gradient ? Tensors{unrows(at::mm(kept[1], weights[0]), grad)} : Tensors{};
   }
 
   void backward_weight(const LayerContext&, const Tensors& kept,
@@ -83,6 +96,21 @@ class Linear final : public Layer {
   }
 
  private:
+  // [B, ..., width] as the matrix [B x ..., width], and a matrix as what has `like`'s other
+  // dimensions.
+  static at::Tensor rows(const at::Tensor& tensor, int64_t width) {
+    return tensor.dim() == 2 ? tensor : tensor.reshape({tensor.numel() / width, width});
+  }
+  static at::Tensor unrows(const at::Tensor& matrix, const at::Tensor& like) {
+    if (like.dim() == 2) {
+      return matrix;
+    }
+    std::vector<int64_t> sizes = like.sizes().vec();
+    sizes.back() = matrix.size(1);
+    return matrix.view(sizes);
+  }
+
+  std::string owner_;  // of the weight; empty: this layer
   int64_t in_;
   int64_t out_;
   bool bias_;
@@ -91,7 +119,11 @@ class Linear final : public Layer {
 }  // namespace
 
 LayerPtr linear(std::string name, int64_t in, int64_t out, bool bias) {
-  return std::make_unique<Linear>(std::move(name), in, out, bias);
+  return std::make_unique<Linear>(std::move(name), "", in, out, bias);
+}
+
+LayerPtr tied_linear(std::string name, std::string owner, int64_t in, int64_t out) {
+  return std::make_unique<Linear>(std::move(name), std::move(owner), in, out, /*bias=*/false);
 }
 
 }  // namespace millrace

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <memory>
 #include <set>
 
 #include "millrace/model/stage.h"
@@ -76,70 +75,18 @@ TEST(Resnet18, OptionsAndImagesAreChecked) {
               HasSubstr("\"conv1\""));
 }
 
-// Weight sums of the model run as stages of the layers up to each of `ends`.
-std::map<std::string, at::Tensor> gradients(const Model& model, std::vector<int> ends,
-                                            const at::Tensor& input, const at::Tensor& target) {
-  struct Part {
-    explicit Part(Stage own) : stage(std::move(own)) {}
-    Stage stage;
-    at::Tensor flat = stage.new_flat();
-    at::Tensor sums = stage.new_flat();
-    Tensors buffers = stage.new_buffers();
-    WeightViews weights = stage.views(flat);
-    WeightViews sum_views = stage.views(sums);
-    Stash stash;
-  };
-  std::vector<std::unique_ptr<Part>> parts;
-  std::map<int, at::Tensor> made = {{kModelInput, input}};
-  LossSums loss;
-  int first = 0;
-  for (const int end : ends) {
-    parts.push_back(std::make_unique<Part>(Stage(model, first, end)));
-    first = end;
-    Part& part = *parts.back();
-    part.stage.initialize(part.flat, 3);
-    Tensors inputs;
-    for (const Border& border : part.stage.inputs()) {
-      inputs.push_back(made.at(border.producer));
-    }
-    const Tensors outputs = part.stage.forward({.buffers = part.buffers}, inputs, part.weights,
-                                               target, part.stash, loss);
-    for (std::size_t k = 0; k < outputs.size(); ++k) {
-      made[part.stage.outputs()[k].producer] = outputs[k];
-    }
-  }
-  std::map<std::string, at::Tensor> all;
-  std::map<int, Tensors> back;
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-    const Stage& stage = (*part)->stage;
-    std::vector<BorderGradient> given;
-    for (std::size_t k = 0; k < stage.outputs().size(); ++k) {
-      for (const at::Tensor& one : back[stage.outputs()[k].producer]) {
-        given.insert(given.begin(), {static_cast<int>(k), one});
-      }
-    }
-    const Tensors own = stage.backward((*part)->stash, (*part)->weights, given, (*part)->sum_views);
-    for (std::size_t k = 0; k < own.size(); ++k) {
-      back[stage.inputs()[k].producer].push_back(own[k]);
-    }
-    for (const ParameterSlot& slot : stage.slots()) {
-      all[slot.layer + "." + slot.parameter] = (*part)->sums.narrow(0, slot.offset, slot.elements);
-    }
-  }
-  return all;
-}
-
 // No tensor of a residual network has more than two users, so every cut gives the same bits.
 TEST(Resnet18, EveryCutGivesTheSameBits) {
   const Model model = builtin_model("resnet18", R"({"width": 2})", {{1, 8, 8}, at::kDouble}, 3);
   const at::Tensor input = random_tensor({3, 1, 8, 8}, at::kDouble, 1);
   const at::Tensor target = at::tensor({2, 0, 1}, at::TensorOptions().dtype(at::kLong));
   const auto num_layers = static_cast<int>(model.layers.size());
-  const std::map<std::string, at::Tensor> whole = gradients(model, {num_layers}, input, target);
+  const std::map<std::string, at::Tensor> whole =
+      gradients_by_stages(model, {num_layers}, input, target);
   EXPECT_EQ(whole.size(), 20U + 2 * 20 + 2) << "20 convolutions, 20 norms, one linear layer";
   for (int cut = 1; cut < num_layers; ++cut) {
     const std::map<std::string, at::Tensor> parts =
-        gradients(model, {cut, num_layers}, input, target);
+        gradients_by_stages(model, {cut, num_layers}, input, target);
     for (const auto& [name, gradient] : whole) {
       ASSERT_TRUE(same_bits(parts.at(name), gradient)) << name << ", cut at " << cut;
     }

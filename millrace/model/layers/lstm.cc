@@ -1,0 +1,193 @@
+// Long short-term memory, and its backward through time by hand. What depends on the state goes
+// step by step; what depends on the input alone, and every weight gradient, is one matrix product
+// over all positions. So the weight half costs three calls, whatever the length.
+//
+// Shapes: T positions, B samples, E inputs, N hidden. Inside, time comes first: a step is then one
+// contiguous piece.
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+#include "millrace/model/internal/native.h"
+#include "millrace/model/layers.h"
+
+namespace millrace {
+namespace {
+
+using internal::NativeGuard;
+
+// One step of one sample. `state_grad` comes in as the gradient of h, `cell_grad` as what later
+// steps want of c; it leaves as what this step wants of the cell before. `before` is null at the
+// first step, where that cell is zero.
+template <typename T>
+void step_back(const T* __restrict gates, const T* __restrict tanh_cell, const T* __restrict before,
+               const T* __restrict state_grad, int64_t hidden, T* __restrict cell_grad,
+               T* __restrict gate_grad) {
+  const T one{1};
+  for (int64_t n = 0; n < hidden; ++n) {
+    const T input = gates[n];
+    const T forget = gates[hidden + n];
+    const T cell = gates[2 * hidden + n];
+    const T output = gates[3 * hidden + n];
+    const T t = tanh_cell[n];
+    const T dc = cell_grad[n] + state_grad[n] * output * (one - t * t);
+    gate_grad[n] = dc * cell * input * (one - input);
+    gate_grad[hidden + n] = before == nullptr ? T{0} : dc * before[n] * forget * (one - forget);
+    gate_grad[2 * hidden + n] = dc * input * (one - cell * cell);
+    gate_grad[3 * hidden + n] = state_grad[n] * t * output * (one - output);
+    cell_grad[n] = dc * forget;
+  }
+}
+
+class Lstm final : public Layer {
+ public:
+  Lstm(std::string name, int64_t in, int64_t hidden)
+      : Layer(std::move(name)), in_(in), hidden_(hidden) {
+    if (in < 1 || hidden < 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("layer \"{}\" (lstm): inputs and hidden units must be at least 1, "
+                              "found {} and {}",
+                              this->name(), in, hidden));
+    }
+  }
+
+  const char* kind() const override { return "lstm"; }
+
+  TensorSpec output(const TensorSpecs& inputs) const override {
+    const TensorSpec& input = internal::one_input(*this, inputs);
+    internal::expect_float(*this, input);
+    if (input.sample_shape.size() != 2 || input.sample_shape[1] != in_) {
+      internal::refuse_input(*this, fmt::format("[length, {}]", in_), input);
+    }
+    return {{input.sample_shape[0], hidden_}, input.dtype};
+  }
+
+  std::vector<ParameterSpec> parameters() const override {
+    const double bound = 1.0 / std::sqrt(static_cast<double>(hidden_));
+    return {{"weight_input", {4 * hidden_, in_}, bound},
+            {"weight_hidden", {4 * hidden_, hidden_}, bound},
+            {"bias", {4 * hidden_}, bound}};
+  }
+
+  at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
+                     Tensors& saved) const override {
+    const NativeGuard guard;
+    const int64_t batch = inputs[0].size(0);
+    const int64_t length = inputs[0].size(1);
+    at::Tensor input_TBE = inputs[0].transpose(0, 1).contiguous();
+    at::Tensor gates_TBG =
+        at::addmm(weights[2], matrix(input_TBE), weights[0].t()).view({length, batch, 4 * hidden_});
+    at::Tensor cells_TBN = at::empty({length, batch, hidden_}, input_TBE.options());
+    at::Tensor states_TBN = at::empty_like(cells_TBN);
+    for (int64_t t = 0; t < length; ++t) {
+      at::Tensor gates = gates_TBG.select(0, t);
+      if (t > 0) {
+        gates.addmm_(states_TBN.select(0, t - 1), weights[1].t());
+      }
+      const at::Tensor input_and_forget = gates.narrow(1, 0, 2 * hidden_).sigmoid_();
+      const at::Tensor cell_gate = gates.narrow(1, 2 * hidden_, hidden_).tanh_();
+      const at::Tensor output_gate = gates.narrow(1, 3 * hidden_, hidden_).sigmoid_();
+      at::Tensor cell = cells_TBN.select(0, t);
+      at::mul_out(cell, input_and_forget.narrow(1, 0, hidden_), cell_gate);
+      if (t > 0) {
+        cell.addcmul_(input_and_forget.narrow(1, hidden_, hidden_), cells_TBN.select(0, t - 1));
+      }
+      at::Tensor state = states_TBN.select(0, t);
+      at::mul_out(state, output_gate, at::tanh(cell));
+    }
+    at::Tensor out = states_TBN.transpose(0, 1).contiguous();
+    if (context.training) {
+      saved = {std::move(input_TBE), std::move(gates_TBG), std::move(cells_TBN),
+               std::move(states_TBN)};
+    }
+    return out;
+  }
+
+  Tensors backward_input(const LayerContext&, Tensors& saved, const Tensors& weights,
+                         const at::Tensor& grad, bool need_input_gradient,
+                         Tensors& kept) const override {
+    const NativeGuard guard;
+    at::Tensor gate_grad_TBG = back_through_time(saved[1], saved[2], weights[1], grad);
+    Tensors result;
+    if (need_input_gradient) {
+      const at::Tensor back_TBE =
+          at::mm(matrix(gate_grad_TBG), weights[0]).view({grad.size(1), grad.size(0), in_});
+      result.push_back(back_TBE.transpose(0, 1).contiguous());
+    }
+    kept = {std::move(saved[0]), std::move(saved[3]), std::move(gate_grad_TBG)};
+    saved.clear();
+    return result;
+  }
+
+  void backward_weight(const LayerContext&, const Tensors& kept,
+                       const Tensors& sums) const override {
+    const NativeGuard guard;
+    const at::Tensor& states_TBN = kept[1];
+    const at::Tensor& gate_grad_TBG = kept[2];
+    at::Tensor input_sum = sums[0];
+    input_sum.addmm_(matrix(gate_grad_TBG).t(), matrix(kept[0]));
+    // The state that a step read is that of the step before; the first read none.
+    const int64_t later = states_TBN.size(0) - 1;
+    if (later > 0) {
+      at::Tensor hidden_sum = sums[1];
+      hidden_sum.addmm_(matrix(gate_grad_TBG.narrow(0, 1, later)).t(),
+                        matrix(states_TBN.narrow(0, 0, later)));
+    }
+    at::Tensor bias_sum = sums[2];
+    bias_sum.add_(at::sum(matrix(gate_grad_TBG), {0}));
+  }
+
+ private:
+  // [T, B, ...] as the matrix of its rows.
+  static at::Tensor matrix(const at::Tensor& tensor) { return tensor.flatten(0, 1); }
+
+  // The gradients of the gates before their activations, all steps.
+  at::Tensor back_through_time(const at::Tensor& gates_TBG, const at::Tensor& cells_TBN,
+                               const at::Tensor& weight_hidden, const at::Tensor& grad) const {
+    const at::Tensor grad_TBN = grad.transpose(0, 1).contiguous();
+    const at::Tensor tanh_cells_TBN = at::tanh(cells_TBN);
+    at::Tensor gate_grad_TBG = at::empty_like(gates_TBG);
+    const int64_t length = gates_TBG.size(0);
+    const int64_t batch = gates_TBG.size(1);
+    at::Tensor cell_grad_BN = at::zeros({batch, hidden_}, gates_TBG.options());
+    for (int64_t t = length - 1; t >= 0; --t) {
+      at::Tensor state_grad_BN = grad_TBN.select(0, t);
+      if (t + 1 < length) {
+        state_grad_BN = at::addmm(state_grad_BN, gate_grad_TBG.select(0, t + 1), weight_hidden);
+      }
+      internal::with_float_type(gates_TBG.scalar_type(), [&](auto zero) {
+        using T = decltype(zero);
+        const int64_t first = t * batch * hidden_;
+        const int64_t before = first - batch * hidden_;
+        for (int64_t row = 0; row < batch * hidden_; row += hidden_) {
+          step_back<T>(gates_TBG.data_ptr<T>() + 4 * (first + row),
+                       tanh_cells_TBN.data_ptr<T>() + first + row,
+                       t == 0 ? nullptr : cells_TBN.data_ptr<T>() + before + row,
+                       state_grad_BN.data_ptr<T>() + row, hidden_, cell_grad_BN.data_ptr<T>() + row,
+                       gate_grad_TBG.data_ptr<T>() + 4 * (first + row));
+        }
+      });
+    }
+    return gate_grad_TBG;
+  }
+
+  int64_t in_;
+  int64_t hidden_;
+};
+
+}  // namespace
+
+LayerPtr lstm(std::string name, int64_t in, int64_t hidden) {
+  return std::make_unique<Lstm>(std::move(name), in, hidden);
+}
+
+}  // namespace millrace
