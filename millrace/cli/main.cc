@@ -33,6 +33,9 @@ void check_input(const Options& options) {
     case Command::kVerify:
       millrace::cli::read_run_config(options.verify.run.config, options.verify.run.set);
       break;
+    case Command::kCompare:
+      millrace::cli::read_run_config(options.compare.run.config, options.compare.run.set);
+      break;
     case Command::kProfile:
       millrace::cli::read_run_config(options.profile.run.config, options.profile.run.set);
       break;

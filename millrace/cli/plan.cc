@@ -39,6 +39,7 @@ Profile of_minibatch(const Profile& microbatch, int microbatches) {
     layer.weight_gradient_s *= microbatches;
     layer.output_bytes *= microbatches;
     layer.stash_bytes *= microbatches;
+    layer.kept_bytes *= microbatches;
   }
   return profile;
 }

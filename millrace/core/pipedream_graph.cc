@@ -220,9 +220,11 @@ LayerProfile layer_of(const Node& node, const std::string& name) {
   const bool in_place = node.description.find("inplace") != std::string::npos &&
                         node.description.find("inplace=False") == std::string::npos;
   layer.stash_bytes = in_place ? 0 : layer.output_bytes;
+  layer.kept_bytes = layer.stash_bytes;
   layer.weight_gradient_s = layer.parameter_bytes > 0 ? backward_s / 2 : 0;
   layer.input_gradient_s = backward_s - layer.weight_gradient_s;
-  layer.estimated = {"input_gradient_s", "weight_gradient_s", "update_s", "stash_bytes"};
+  layer.estimated = {"input_gradient_s", "weight_gradient_s", "update_s", "stash_bytes",
+                     "kept_bytes"};
   return layer;
 }
 

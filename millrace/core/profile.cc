@@ -19,7 +19,7 @@ namespace {
 const std::vector<std::string>& measured_fields() {
   static const std::vector<std::string> kFields = {
       "forward_s",    "input_gradient_s", "weight_gradient_s", "update_s",
-      "output_bytes", "parameter_bytes",  "stash_bytes"};
+      "output_bytes", "parameter_bytes",  "stash_bytes",       "kept_bytes"};
   return kFields;
 }
 
@@ -36,6 +36,7 @@ LayerProfile layer_from(Reader& reader) {
   layer.output_bytes = reader.count("output_bytes", 0);
   layer.parameter_bytes = reader.count("parameter_bytes", 0);
   layer.stash_bytes = reader.count("stash_bytes", 0);
+  layer.kept_bytes = reader.count("kept_bytes", 0, layer.stash_bytes);
   if (reader.has("estimated")) {
     layer.estimated = reader.texts("estimated");
   }
@@ -216,6 +217,7 @@ Value to_value(const Profile& profile) {
     item.set("output_bytes", Value::of(layer.output_bytes));
     item.set("parameter_bytes", Value::of(layer.parameter_bytes));
     item.set("stash_bytes", Value::of(layer.stash_bytes));
+    item.set("kept_bytes", Value::of(layer.kept_bytes));
     if (!layer.estimated.empty()) {
       Value estimated = Value::list();
       for (const std::string& field : layer.estimated) {

@@ -21,7 +21,8 @@ struct LayerProfile {
   double update_s = 0;           // optimizer step over this layer's parameters, once a step
   int64_t output_bytes = 0;  // activation handed to the next layer; its gradient has the same size
   int64_t parameter_bytes = 0;
-  int64_t stash_bytes = 0;             // alive from forward to backward
+  int64_t stash_bytes = 0;             // alive from forward to backward (I where it is split)
+  int64_t kept_bytes = 0;              // alive from I to W
   std::vector<std::string> estimated;  // names of fields above that were not measured
 
   double backward_s() const { return input_gradient_s + weight_gradient_s; }

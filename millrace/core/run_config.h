@@ -68,6 +68,9 @@ struct TrainConfig {
   double lr_power = 1.0;
   double lr_end = 0.0;
   std::optional<double> clip_norm;  // most that the norm of the mean gradient may be
+  // When a training forward's statistics reach batch norm's running ones: with its microbatch, or
+  // once a step, as those of all the step's samples (needs a flush).
+  std::string batch_norm = "per_microbatch";  // or "deferred"
   std::string dtype = "float32";
   uint64_t seed = 1;
   int64_t eval_every_epochs = 1;        // 0: only at the end

@@ -74,6 +74,9 @@ struct LayerContext {
   // buffers() order. The caller's, and alive during the forward. A training forward updates them;
   // no backward reads them.
   at::TensorList buffers = {};
+  // Likewise its accumulators (Stage::new_accumulators()) where buffers are updated once a step
+  // from all its microbatches; empty where every forward updates them.
+  at::TensorList accumulators = {};
 
   // Key of a layer's draws in this step.
   RandomKey draws(const std::string& layer) const {
@@ -98,6 +101,10 @@ class Layer {
   // Of other layers. Not counted, initialized, updated or saved a second time.
   virtual std::vector<BorrowedParameter> borrowed() const { return {}; }
   virtual std::vector<BufferSpec> buffers() const { return {}; }
+  // What a training forward adds to in place of updating buffers, all zero at first, in float64;
+  // and the update of the buffers from it, after which it is zero again.
+  virtual std::vector<BufferSpec> accumulators() const { return {}; }
+  virtual void commit(at::TensorList /*accumulators*/, at::TensorList /*buffers*/) const {}
   // Whether a sample's result depends on the samples beside it, hence on how a minibatch is cut
   // into microbatches (batch norm).
   virtual bool mixes_samples() const { return false; }

@@ -199,6 +199,7 @@ void Stage::compile(const std::vector<TensorSpec>& specs, const std::vector<bool
 
 // Places of parameters in the flat buffer, and of buffers in their list.
 void Stage::lay_out() {
+  std::size_t num_accumulators = 0;
   for (Step& step : steps_) {
     std::vector<ParameterSpec> parameters = step.layer->parameters();
     if (step.borrowed.empty()) {
@@ -216,6 +217,9 @@ void Stage::lay_out() {
       buffer_slots_.push_back({step.layer->name(), buffer.name});
       ++step.num_buffers;
     }
+    step.first_accumulator = num_accumulators;
+    step.num_accumulators = step.layer->accumulators().size();
+    num_accumulators += step.num_accumulators;
   }
 }
 
@@ -270,6 +274,24 @@ Tensors Stage::new_buffers() const {
   return buffers;
 }
 
+Tensors Stage::new_accumulators() const {
+  Tensors accumulators;
+  for (const Step& step : steps_) {
+    for (const BufferSpec& each : step.layer->accumulators()) {
+      accumulators.push_back(at::zeros(each.shape, at::TensorOptions().dtype(at::kDouble)));
+    }
+  }
+  return accumulators;
+}
+
+void Stage::commit(const Tensors& accumulators, const Tensors& buffers) const {
+  for (const Step& step : steps_) {
+    step.layer->commit(
+        at::TensorList(accumulators).slice(step.first_accumulator, step.num_accumulators),
+        at::TensorList(buffers).slice(step.first_buffer, step.num_buffers));
+  }
+}
+
 void Stage::initialize(at::Tensor& flat, uint64_t seed) const {
   const WeightViews weights = views(flat);
   const RandomKey key = RandomKey(seed).with("init");
@@ -316,6 +338,7 @@ Tensors Stage::forward(const LayerContext& context, at::TensorList inputs,
   stash.loss_gradient.reset();
   stash.context = context;
   stash.context.buffers = {};
+  stash.context.accumulators = {};
 
   Tensors values(border_of_.size());
   for (std::size_t v = 0; v < inputs_.size(); ++v) {
@@ -328,6 +351,9 @@ Tensors Stage::forward(const LayerContext& context, at::TensorList inputs,
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
     own.buffers = context.buffers.slice(step.first_buffer, step.num_buffers);
+    if (!context.accumulators.empty()) {
+      own.accumulators = context.accumulators.slice(step.first_accumulator, step.num_accumulators);
+    }
     at::TensorList taken = values[static_cast<std::size_t>(step.sources.front())];
     if (step.sources.size() > 1) {
       for (const int value : step.sources) {

@@ -103,6 +103,9 @@ class Stage {
 
   const std::vector<BufferSlot>& buffer_slots() const { return buffer_slots_; }
   Tensors new_buffers() const;  // initial values, one tensor a slot
+  // Zeros, for LayerContext::accumulators; and the update of all buffers from what forwards added.
+  Tensors new_accumulators() const;
+  void commit(const Tensors& accumulators, const Tensors& buffers) const;
 
   // Runs the layers on one tensor an input. On the last stage `target` must be defined: ADDS the
   // loss to `sums` and, when training, leaves its gradient in the stash. Returns one tensor an
@@ -136,6 +139,8 @@ class Stage {
     std::vector<std::pair<std::size_t, std::size_t>> borrowed;  // step and parameter of the owner
     std::size_t first_buffer = 0;
     std::size_t num_buffers = 0;
+    std::size_t first_accumulator = 0;
+    std::size_t num_accumulators = 0;
   };
 
   void compile(const std::vector<TensorSpec>& specs, const std::vector<bool>& needs_gradient);

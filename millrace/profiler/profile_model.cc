@@ -120,6 +120,9 @@ class Passes {
       lap();
       Tensors own = part.stage.backward_input(stashes[l], part.weight_views, back[l]);
       const double input_s = lap();
+      if (times == nullptr) {
+        note_kept(l, stashes[l]);
+      }
       part.stage.backward_weight({&stashes[l]}, part.sum_views);
       const double weight_s = lap();
       back[l].clear();
@@ -154,6 +157,7 @@ class Passes {
     layer.parameter_bytes = bytes_of(part.weights);
     layer.output_bytes = part.output_bytes;
     layer.stash_bytes = part.stash_bytes;
+    layer.kept_bytes = part.kept_bytes;
     // Nothing at or below the first weights needs a gradient: what was measured there is no work.
     const std::vector<Border>& inputs = part.stage.inputs();
     const bool needed = std::any_of(inputs.begin(), inputs.end(),
@@ -174,6 +178,7 @@ class Passes {
     std::unique_ptr<Optimizer> optimizer;  // null for a layer without parameters
     int64_t output_bytes = 0;
     int64_t stash_bytes = 0;
+    int64_t kept_bytes = 0;
   };
 
   // A saved tensor that a neighbour saved too is counted where it was made.
@@ -195,12 +200,34 @@ class Passes {
     }
   }
 
+  // The same of what lives on to W. The tensors are held until all have been seen, so that no two
+  // are at the same place.
+  void note_kept(std::size_t l, const Stash& stash) {
+    Part& part = parts_[l];
+    part.kept_bytes = 0;
+    for (const Tensors& tensors : stash.kept) {
+      for (const at::Tensor& tensor : tensors) {
+        const bool known = std::any_of(kept_.begin(), kept_.end(), [&](const at::Tensor& other) {
+          return other.data_ptr() == tensor.data_ptr();
+        });
+        if (tensor.defined() && !known) {
+          kept_.push_back(tensor);
+          part.kept_bytes += bytes_of(tensor);
+        }
+      }
+    }
+    if (l == 0) {
+      kept_.clear();
+    }
+  }
+
   const ProfileRequest& request_;
   at::ScalarType dtype_;
   std::vector<Part> parts_;
   std::vector<int> last_user_;  // per layer: the last one that takes its output
   std::vector<int64_t> indices_;
   std::vector<const void*> seen_;
+  Tensors kept_;
 };
 
 }  // namespace

@@ -14,9 +14,9 @@ double seconds_of(const StageSeconds& stage, ActionKind kind, int64_t samples) {
     case ActionKind::kForward:
       return count * stage.forward_s;
     case ActionKind::kBackward:
-      return count * (stage.input_gradient_s + stage.weight_gradient_s);
+      return count * (stage.recompute_s + stage.input_gradient_s + stage.weight_gradient_s);
     case ActionKind::kInputGradient:
-      return count * stage.input_gradient_s;
+      return count * (stage.recompute_s + stage.input_gradient_s);
     case ActionKind::kWeightGradient:
       return count * stage.weight_gradient_s;
     default:

@@ -21,6 +21,7 @@ struct StageSeconds {
   double forward_s = 0;
   double input_gradient_s = 0;
   double weight_gradient_s = 0;
+  double recompute_s = 0;  // besides, in B or I
   double update_s = 0;
 };
 

@@ -25,6 +25,9 @@ HeldStage::HeldStage(const WorkerSetup& worker, const StageSetup& setup, Communi
       gradient(stage.new_flat()),
       gradient_views(stage.views(gradient)),
       buffers(stage.new_buffers()) {
+  if (worker.train.batch_norm == "deferred") {
+    accumulators = stage.new_accumulators();
+  }
   if (setup.replicas.size() > 1) {
     exchange = make_exchange(worker.rule, setup.stage, setup.replicas, communicator);
   }

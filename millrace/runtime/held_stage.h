@@ -39,6 +39,7 @@ struct HeldStage {
   at::Tensor gradient;  // flat sums
   WeightViews gradient_views;
   Tensors buffers;             // in buffer_slots() order: no versions, updated in order of forwards
+  Tensors accumulators;        // of train.batch_norm = "deferred"; else empty
   int64_t buffer_samples = 0;  // that went through training forwards since take_buffer_samples()
   std::unique_ptr<Exchange> exchange;  // null for a single replica
 

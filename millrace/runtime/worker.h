@@ -53,6 +53,7 @@ struct WorkerSetup {
   // samples.
   bool divide_twice = false;
   std::optional<EmulatedDevice> device;  // what the rank's actions take the time of
+  bool measures_stash = false;           // walks all stashes at every action
   // Called before every action of training, if set; for tests.
   std::function<void(const Action& action)> before_action;
 };
@@ -89,6 +90,8 @@ class Worker {
   HeldStage& held(int stage);
   const HeldStage& held(int stage) const;
   const Recorder& recorder() const { return recorder_; }
+  // Most bytes that all stashes held at once; 0 unless the setup measures_stash.
+  int64_t peak_stash_bytes() const { return peak_stash_bytes_; }
 
  private:
   class Training;
@@ -101,6 +104,7 @@ class Worker {
   std::vector<std::unique_ptr<HeldStage>> stages_;
   std::unique_ptr<Group> norm_group_;  // null without clipping or for a single rank
   Recorder recorder_;
+  int64_t peak_stash_bytes_ = 0;
 };
 
 }  // namespace millrace

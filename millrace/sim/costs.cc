@@ -11,6 +11,30 @@
 
 namespace millrace {
 
+namespace {
+
+// What a stage's layers take: with recompute = "stage" from other stages alone, with "layer" from
+// all layers; every tensor once.
+int64_t taken_bytes(const Plan& plan, const Profile& profile, int stage) {
+  const std::vector<std::string>& own = plan.stages[static_cast<std::size_t>(stage)].layers;
+  const auto holds = [&own](const std::string& layer) {
+    return std::find(own.begin(), own.end(), layer) != own.end();
+  };
+  std::set<std::string> taken;
+  for (const ProfileEdge& edge : profile.edges) {
+    if (holds(edge.to) && (plan.recompute == Recompute::kLayer || !holds(edge.from))) {
+      taken.insert(edge.from);
+    }
+  }
+  int64_t bytes = 0;
+  for (const LayerProfile& layer : profile.layers) {
+    bytes += taken.contains(layer.name) ? layer.output_bytes : 0;
+  }
+  return bytes;
+}
+
+}  // namespace
+
 std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
                                    double samples_per_part) {
   if (!(samples_per_part > 0)) {
@@ -50,12 +74,19 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
       cost.output_bytes = layer.output_bytes;
       cost.parameter_bytes += layer.parameter_bytes;
       cost.stash_bytes += layer.stash_bytes;
+      cost.kept_bytes += layer.kept_bytes;
     }
     cost.forward_s *= scale;
     cost.input_gradient_s *= scale;
     cost.weight_gradient_s *= scale;
     cost.output_bytes = scaled(cost.output_bytes);
     cost.stash_bytes = scaled(cost.stash_bytes);
+    cost.kept_bytes = scaled(cost.kept_bytes);
+    if (plan.recompute != Recompute::kNothing) {
+      cost.recompute_s = cost.forward_s;
+      cost.recomputed_bytes = cost.stash_bytes;
+      cost.stash_bytes = scaled(taken_bytes(plan, profile, s));
+    }
     costs.push_back(cost);
   }
   return costs;

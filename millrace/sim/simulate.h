@@ -23,12 +23,18 @@ struct StageCost {
   double update_s = 0;       // once a step
   int64_t output_bytes = 0;  // of the last layer, for links without bytes of their own (below)
   int64_t parameter_bytes = 0;
-  int64_t stash_bytes = 0;  // of one microbatch, from its F to its B (or W)
+  double recompute_s = 0;  // of the forward that a backward (or I) runs again first
+  // Alive of one microbatch: from its F to its B (or I), during that besides, and from I to W.
+  int64_t stash_bytes = 0;
+  int64_t recomputed_bytes = 0;
+  int64_t kept_bytes = 0;
 };
 
 // Sums the profile over each stage's layers and scales it to the samples of one part (see
 // samples_per_part), linearly from samples_per_microbatch (update_s and parameter_bytes are not
-// scaled). Throws when a plan's layer is not in the profile.
+// scaled). With the plan's recompute a stash is what its stages or layers take from layers before
+// (the data's own samples are not counted), and all of it is there while a backward runs. Throws
+// when a plan's layer is not in the profile.
 std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
                                    double samples_per_part);
 

@@ -46,6 +46,7 @@ Emulation::Emulation(EmulationConfig config, const Plan& plan, const Model& mode
     facts.seconds = {.forward_s = cost.forward_s / samples,
                      .input_gradient_s = cost.input_gradient_s / samples,
                      .weight_gradient_s = cost.weight_gradient_s / samples,
+                     .recompute_s = cost.recompute_s / samples,
                      .update_s = cost.update_s};
     facts.parameter_bytes = static_cast<double>(cost.parameter_bytes);
     const Stage stage(model, layers[s]);

@@ -81,9 +81,31 @@ class Preparation {
       make_schedule(parallel().schedule, deals() ? straight : schedule_config(parallel()),
                     parallel().policy);
     }
+    check_batch_norm();
     if (parallel().plan_is_file()) {
       job_.plan = plan_from(read_document(parallel().plan));
       adopt_plan_file();
+    }
+  }
+
+  // Says when running statistics move, where that depends on the microbatches.
+  void check_batch_norm() {
+    const bool deferred = train().batch_norm == "deferred";
+    if (deferred && !has_flush(*find_schedule(parallel().schedule).builtin)) {
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("batch_norm = \"deferred\" updates running statistics once a step, and "
+                      "schedule {} has no flush at which all of a step's microbatches are "
+                      "through; set batch_norm = \"per_microbatch\"",
+                      parallel().schedule))
+          .at_key("train.batch_norm");
+    }
+    if (job_.model.mixes_samples() && parallel().microbatches > 1) {
+      note(deferred
+               ? "batch norm: normalizes by microbatch; running statistics move once a step, by "
+                 "all its samples (batch_norm = \"deferred\")"
+               : "batch norm: normalizes and moves running statistics by microbatch; batch_norm = "
+                 "\"deferred\" moves them once a step");
     }
   }
 
@@ -343,6 +365,7 @@ class Preparation {
       layer.weight_gradient_s *= factor;
       layer.output_bytes = static_cast<int64_t>(static_cast<double>(layer.output_bytes) * factor);
       layer.stash_bytes = static_cast<int64_t>(static_cast<double>(layer.stash_bytes) * factor);
+      layer.kept_bytes = static_cast<int64_t>(static_cast<double>(layer.kept_bytes) * factor);
     }
     profile.samples_per_microbatch =
         static_cast<int64_t>(static_cast<double>(profile.samples_per_microbatch) * factor);

@@ -144,6 +144,7 @@ Session::Session(const SessionSetup& setup)
     }
     worker.stage_of_layer = stage_of_layer;
     worker.recompute = setup_.plan.recompute;
+    worker.measures_stash = setup_.measures_stash;
     if (setup_.before_action) {
       worker.before_action = [this, rank](const Action& action) {
         setup_.before_action(rank, action);

@@ -30,6 +30,7 @@ struct SessionSetup {
   double timeout_s = 60;                       // deadline of every wait on another rank
   bool divide_twice = false;                   // `verify --break scale`
   const EmulationConfig* emulation = nullptr;  // null: real devices; read by the constructor only
+  bool measures_stash = false;                 // for Worker::peak_stash_bytes
   // Called before every action of training, on its rank's thread, if set; for tests.
   std::function<void(int rank, const Action& action)> before_action{};
 };

@@ -40,11 +40,12 @@ struct Worker {
   }
   at::Tensor backward_by_halves(const at::Tensor& grad) {
     const Tensors result = stage.backward_input(stash, weights, gradients(grad));
-    stage.backward_weight(stash, sums);
+    stage.backward_weight({&stash}, sums);
     return result.front();
   }
   static std::vector<BorderGradient> gradients(const at::Tensor& grad) {
-    return grad.defined() ? std::vector<BorderGradient>{{0, grad}} : std::vector<BorderGradient>{};
+    return grad.defined() ? std::vector<BorderGradient>{{0, 0, grad}}
+                          : std::vector<BorderGradient>{};
   }
 
   Stage stage;

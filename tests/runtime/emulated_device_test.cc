@@ -19,13 +19,13 @@ TEST(EmulatedDevice, EachActionLastsItsSeconds) {
   };
   const AbortFlag abort;
   for (const double slowdown : {0.5, 2.0}) {
-    const EmulatedDevice device(kSeconds, slowdown, abort, 0);
+    const EmulatedDevice device({{2, kSeconds}}, slowdown, abort, 0);
     for (const Case& each :
          {Case{ActionKind::kForward, 5 * 0.001}, Case{ActionKind::kBackward, 5 * 0.005},
           Case{ActionKind::kInputGradient, 5 * 0.002}, Case{ActionKind::kWeightGradient, 5 * 0.003},
           Case{ActionKind::kStep, 0.004}}) {
       const double start_s = monotonic_s();
-      device.finish(each.kind, 5, start_s);
+      device.finish(Action::of(each.kind, 2, 0), 5, start_s);
       EXPECT_GE(monotonic_s(), start_s + slowdown * each.seconds) << to_string(each.kind);
     }
   }
@@ -34,29 +34,30 @@ TEST(EmulatedDevice, EachActionLastsItsSeconds) {
 // What was computed meanwhile is part of the action and not added to it: nothing is left to wait.
 TEST(EmulatedDevice, CountsFromTheStartOfTheAction) {
   const AbortFlag abort;
-  const EmulatedDevice device(StageSeconds{.forward_s = 1e6}, 1, abort, 0);
-  device.finish(ActionKind::kForward, 3, monotonic_s() - 3e6);
+  const EmulatedDevice device({{0, StageSeconds{.forward_s = 1e6}}}, 1, abort, 0);
+  device.finish(Action::of(ActionKind::kForward, 0, 0), 3, monotonic_s() - 3e6);
 }
 
 TEST(EmulatedDevice, WithoutAProfileTheMeasuredTimeCounts) {
   const AbortFlag abort;
-  const EmulatedDevice device(std::nullopt, 4, abort, 0);
+  const EmulatedDevice device({}, 4, abort, 0);
   const double start_s = monotonic_s() - 0.01;  // an action that took 10 ms
-  device.finish(ActionKind::kForward, 7, start_s);
+  device.finish(Action::of(ActionKind::kForward, 0, 0), 7, start_s);
   EXPECT_GE(monotonic_s(), start_s + 0.04);
 }
 
 TEST(EmulatedDevice, CannotBeFasterThanTheOneThatComputes) {
   const AbortFlag abort;
-  EXPECT_EQ(caught([&] { EmulatedDevice(std::nullopt, 0.5, abort, 0); }).code(),
-            ErrorCode::kInternal);
+  EXPECT_EQ(caught([&] { EmulatedDevice({}, 0.5, abort, 0); }).code(), ErrorCode::kInternal);
 }
 
 TEST(EmulatedDevice, AnAbortEndsTheWait) {
   AbortFlag abort;
   abort.raise(Error(ErrorCode::kTimeout, "gone"));
-  const EmulatedDevice device(kSeconds, 1e9, abort, 0);
-  EXPECT_EQ(caught([&] { device.finish(ActionKind::kForward, 1, monotonic_s()); }).code(),
+  const EmulatedDevice device({{0, kSeconds}}, 1e9, abort, 0);
+  EXPECT_EQ(caught([&] {
+              device.finish(Action::of(ActionKind::kForward, 0, 0), 1, monotonic_s());
+            }).code(),
             ErrorCode::kPeerLost);
 }
 

@@ -54,36 +54,33 @@ TEST(StageBorders, BothEndsNameTheSameTensors) {
 TEST(Neighbours, ATensorStaysUntilItsLastUserHasIt) {
   const Model model = residual();
   InprocWorld world(3, 10);
-  LoweredSchedule lowered;
-  lowered.num_stages = 3;
-  lowered.stage_of_rank = {0, 1, 2};
   run_ranks(
       {0, 1, 2}, [&](const Error& cause) { world.abort(cause); },
       [&](int rank) {
         const auto comm = world.communicator(rank);
         const Stage stage(model, rank == 2 ? 2 : rank, rank == 2 ? 4 : rank + 1);
         const StageBorders borders(model, stage, kStageOfLayer);
-        Neighbours neighbours(stage, borders, lowered, *comm, nullptr);
+        Neighbours neighbours(stage, borders, *comm, nullptr);
         if (rank == 0) {
           Tensors outputs = {at::ones({2, 4}, at::kDouble)};
           neighbours.send(parse_action("0SEND_F0>1"), outputs);
           EXPECT_TRUE(outputs[0].defined());
-          neighbours.send(parse_action("0SEND_F0>2"), outputs);
+          neighbours.send(parse_action("0SEND_F0>2:2"), outputs);
           EXPECT_FALSE(outputs[0].defined());
           std::vector<BorderGradient> gradients;
-          neighbours.receive_gradients(parse_action("0RECV_B0<2"), 2, gradients);
+          neighbours.receive_gradients(parse_action("0RECV_B0<2:2"), 2, gradients);
           ASSERT_EQ(gradients.size(), 1U);
           EXPECT_EQ(gradients[0].border, 0);
         } else {
           Tensors inputs(stage.inputs().size());
-          const Action receive = parse_action(rank == 1 ? "1RECV_F0<0" : "2RECV_F0<0");
+          const Action receive = parse_action(rank == 1 ? "1RECV_F0<0" : "2RECV_F0<0:0");
           neighbours.receive_inputs(receive, 2, inputs);
           const auto at = static_cast<std::size_t>(borders.from(0)[0]);
           EXPECT_EQ(inputs[at].sum().item<double>(), 8);
           if (rank == 2) {
             Tensors back(stage.inputs().size());
             back[at] = at::zeros({2, 4}, at::kDouble);
-            neighbours.send(parse_action("2SEND_B0>0"), back);
+            neighbours.send(parse_action("2SEND_B0>0:0"), back);
           }
         }
       });

@@ -9,13 +9,13 @@ namespace {
 // step_s of a first stage whose updates took `durations`, each of `num_steps` steps.
 Trace joined(const std::vector<double>& durations, int64_t num_steps = 1,
              const std::vector<int64_t>& segment_starts = {0}) {
-  Recorder recorder(0, 0, 100, 10);
+  Recorder recorder(0, {0}, 100, 10);
   double end_s = 100;
   for (const double duration : durations) {
     end_s += duration;
     recorder.step_done(end_s, num_steps);
   }
-  Recorder last(1, 1, 100, 10);
+  Recorder last(1, {1}, 100, 10);
   return join_traces({&last, &recorder}, segment_starts);
 }
 
@@ -53,7 +53,7 @@ TEST(JoinTraces, WhatLiesBetweenSegmentsIsNoStep) {
 
 TEST(JoinTraces, OfTooFewUpdatesTheWindowCounts) {
   EXPECT_EQ(joined({}).step_s, 0);
-  Recorder recorder(0, 0, 100, 10);
+  Recorder recorder(0, {0}, 100, 10);
   recorder.add(Action::of(ActionKind::kForward, 0, 0), 101, 102, 0, 0);
   recorder.step_done(105, 1);
   EXPECT_DOUBLE_EQ(join_traces({&recorder}, {0}).step_s, 4);

@@ -273,6 +273,18 @@ class Parser {
               "spoil one thing on purpose, to see that it is found")
         .count("--steps", options_.verify.steps, "steps to compare");
 
+    Subcommand& compare =
+        add(Command::kCompare, "compare", "Schedules side by side: predicted and measured",
+            "millrace compare examples/fashion_mnist.toml --schedules 1f1b,zb-h1 "
+            "--set parallel.microbatches=4");
+    add_run(compare, options_.compare.run);
+    compare
+        .text("--schedules", options_.compare.schedules, "A,B",
+              "which ones; default: all that `millrace list schedules` names")
+        .count("--steps", options_.compare.steps,
+               "steps of each measurement; default: about a second's")
+        .count("--repeats", options_.compare.repeats, "measurements of each, in turn");
+
     Subcommand& profile = add(Command::kProfile, "profile", "Measure the layers of a model",
                               "millrace profile examples/fashion_mnist.toml -o profile.json\n  "
                               "millrace profile --from vgg16.graph.txt --samples 64 -o vgg16.json");
@@ -369,6 +381,7 @@ Measure this machine
 Train and prove
   train      profile, plan, predict, train, compare
   verify     loss and every gradient against one process
+  compare    schedules side by side: predicted and measured
   eval       a checkpoint on its test set
   report     the HTML page of a run
   bench      throughput, overhead and prediction, measured
@@ -439,6 +452,7 @@ bool needs_torch(const Options& options) {
       return options.profile.from.empty();
     case Command::kTrain:
     case Command::kVerify:
+    case Command::kCompare:
     case Command::kEval:
     case Command::kDoctor:
     case Command::kBench:

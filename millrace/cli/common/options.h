@@ -82,6 +82,13 @@ struct VerifyArgs {
   int64_t steps = 8;
 };
 
+struct CompareArgs {
+  RunArgs run;
+  std::string schedules;  // --schedules a,b; empty: all
+  int64_t steps = 0;      // of each measurement; 0: as many as take about a second
+  int repeats = 5;
+};
+
 struct ProfileArgs {
   RunArgs run;
   std::string from;  // --from: a layer graph of PipeDream's profiler, in place of a run
@@ -116,6 +123,7 @@ enum class Command {
   kReport,
   kTrain,
   kVerify,
+  kCompare,
   kProfile,
   kEval,
   kDoctor,
@@ -133,6 +141,7 @@ struct Options {
   ReportArgs report;
   TrainArgs train;
   VerifyArgs verify;
+  CompareArgs compare;
   ProfileArgs profile;
   EvalArgs eval;
   DoctorArgs doctor;

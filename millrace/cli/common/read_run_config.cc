@@ -187,8 +187,16 @@ class Checker {
     });
   }
 
+  // Why the schedule refuses so many ranks, one stage on each, or, where it has a shape of its own,
+  // that of run.toml.
   std::optional<std::string> refusal(int ranks, int microbatches) const {
-    return find_schedule(parallel().schedule).builtin->offers({ranks, microbatches});
+    const ScheduleEntry& entry = find_schedule(parallel().schedule);
+    if (entry.builtin->deals) {
+      return entry.builtin->offers({ranks, microbatches});
+    }
+    ParallelConfig config = parallel();
+    config.microbatches = microbatches;
+    return why_refused(entry, schedule_config(config));
   }
 
   // Whether the schedule offers what is set; with the stages left free, whether it offers any.
@@ -208,8 +216,16 @@ class Checker {
     if (refused_for_all(microbatches)) {
       // Named is the key whose change would help.
       const char* key = !refused_for_all(1) ? "microbatches" : stages ? "stages" : "schedule";
-      unsupported(key, fmt::format("schedule {}: {}", schedule, *refusal(least, microbatches)));
+      const std::string reason = *refusal(least, microbatches);
+      unsupported(key, find_schedule(schedule).builtin->deals
+                           ? fmt::format("schedule {}: {}", schedule, reason)
+                           : reason);
     }
+    check_policy();
+  }
+
+  void check_policy() const {
+    const std::string schedule = parallel().schedule;
     const std::vector<std::string> fitting = find_schedule(schedule).builtin->policies();
     if (!parallel().policy.empty() &&
         std::find(fitting.begin(), fitting.end(), parallel().policy) == fitting.end()) {
@@ -220,10 +236,7 @@ class Checker {
   }
 
   bool has_flush() const {
-    const auto& builtin = *find_schedule(parallel().schedule).builtin;
-    // A schedule without a flush takes one microbatch; those with one take any number.
-    const ScheduleConfig one{1, 1};
-    return builtin.offers(one) || builtin.make(one).flush;
+    return millrace::has_flush(*find_schedule(parallel().schedule).builtin);
   }
 
   // Lowering refuses it too, but after the profiling.
@@ -250,7 +263,11 @@ class Checker {
                     fmt::format("{} is for {} workers, but workers = {}; set workers = {}",
                                 parallel().plan, plan.workers, parallel().workers, plan.workers));
       }
-      check_schedule(plan.num_stages());
+      Plan adopted = plan;
+      adopted.schedule = parallel().schedule;
+      adopted.microbatches = parallel().microbatches;
+      check_policy();
+      const Schedule schedule = make_schedule(adopted.schedule, schedule_config(adopted));
       check_clipping(plan.num_stages());
       std::optional<int64_t> size;
       if (parallel().microbatch_size) {
@@ -258,7 +275,7 @@ class Checker {
       }
       at("train", "batch", [&] {
         check_batch(config_.train.batch, size, parallel().microbatches,
-                    has_flush() ? plan.max_replicas() : 1);
+                    schedule.num_microbatches / adopted.microbatches);
       });
     });
   }

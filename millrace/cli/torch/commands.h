@@ -13,6 +13,7 @@ namespace millrace::cli {
 
 int run_train(const TrainArgs& args, Output& output);
 int run_verify(const VerifyArgs& args, Output& output);
+int run_compare(const CompareArgs& args, Output& output);
 int run_profile(const ProfileArgs& args, Output& output);
 int run_eval(const EvalArgs& args, Output& output);
 int run_doctor(const DoctorArgs& args, Output& output);

@@ -2,8 +2,10 @@
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <malloc.h>
 #include <unistd.h>
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,6 +46,18 @@ void list_all(const std::string& kind, const Entries& entries) {
   cli::set_catalog_items(kind, std::move(items));
 }
 
+// Activations come and go by the hundred megabytes, every step the same. glibc would give their
+// memory back to the system each time and have it faulted in again, page by page, which costs more
+// than a small model's arithmetic. What the process once needed it keeps.
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  constexpr int kLargestThreshold = 32 << 20;  // glibc takes no more
+  ::mallopt(M_MMAP_THRESHOLD, kLargestThreshold);
+  ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  ::mallopt(M_TOP_PAD, 64 << 20);
+#endif
+}
+
 int run_with_torch(const cli::Options& options, cli::Output& output) {
   using cli::Command;
   switch (options.command) {
@@ -51,6 +65,8 @@ int run_with_torch(const cli::Options& options, cli::Output& output) {
       return run_train(options.train, output);
     case Command::kVerify:
       return run_verify(options.verify, output);
+    case Command::kCompare:
+      return run_compare(options.compare, output);
     case Command::kProfile:
       return run_profile(options.profile, output);
     case Command::kEval:
@@ -82,6 +98,7 @@ int run_program(int argc, char** argv) {
     if (cli::set_thread_variables()) {
       ::execv("/proc/self/exe", argv);  // where this fails the run is slower, not wrong
     }
+    keep_freed_memory();
     at::set_num_threads(1);
     return with_clear_memory_error([&] { return run_with_torch(options, output); });
   });

@@ -118,6 +118,8 @@ TrainConfig train_from(Reader& reader) {
   }
   config.dtype = choice(reader, "dtype", {"float32", "float64"}, config.dtype);
   config.seed = static_cast<uint64_t>(reader.count("seed", 0, 1));
+  config.batch_norm =
+      choice(reader, "batch_norm", {"per_microbatch", "deferred"}, config.batch_norm.c_str());
   config.eval_every_epochs = reader.count("eval_every_epochs", 0, config.eval_every_epochs);
   config.checkpoint_every_epochs =
       reader.count("checkpoint_every_epochs", 0, config.checkpoint_every_epochs);
@@ -166,6 +168,7 @@ Value to_value(const TrainConfig& config) {
   }
   table.set("dtype", Value::of(config.dtype));
   table.set("seed", Value::of(static_cast<int64_t>(config.seed)));
+  table.set("batch_norm", Value::of(config.batch_norm));
   table.set("eval_every_epochs", Value::of(config.eval_every_epochs));
   table.set("checkpoint_every_epochs", Value::of(config.checkpoint_every_epochs));
   table.set("keep_checkpoints", Value::of(config.keep_checkpoints));

@@ -62,6 +62,31 @@ class BatchNorm2d final : public Layer {
     return {{"running_mean", {channels_}, 0}, {"running_var", {channels_}, 1}};
   }
 
+  std::vector<BufferSpec> accumulators() const override {
+    return {{"sum", {channels_}}, {"squares", {channels_}}, {"count", {1}}};
+  }
+
+  void commit(at::TensorList accumulators, at::TensorList buffers) const override {
+    const double count = *accumulators[2].data_ptr<double>();
+    if (count < 2) {
+      return;  // no sample came here in this step
+    }
+    const double* sum = accumulators[0].data_ptr<double>();
+    const double* squares = accumulators[1].data_ptr<double>();
+    Channels mean(static_cast<std::size_t>(channels_));
+    Channels variance(mean.size());
+    for (std::size_t c = 0; c < mean.size(); ++c) {
+      mean[c] = sum[c] / count;
+      variance[c] = std::max(0.0, squares[c] / count - mean[c] * mean[c]);
+    }
+    internal::with_float_type(buffers[0].scalar_type(), [&](auto zero) {
+      move_buffers<decltype(zero)>(buffers, count, mean.data(), variance);
+    });
+    for (const at::Tensor& each : accumulators) {
+      each.zero_();
+    }
+  }
+
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
                      Tensors& saved) const override {
     const NativeGuard guard;
@@ -78,7 +103,12 @@ class BatchNorm2d final : public Layer {
         Channels variance(static_cast<std::size_t>(channels_));
         check_values(shape);
         internal::channel_moments(shape, input.data_ptr<T>(), mean, variance.data());
-        move_buffers<T>(context, shape, mean, variance);
+        const auto count = static_cast<double>(shape.values());
+        if (context.accumulators.empty()) {
+          move_buffers<T>(context.buffers, count, mean, variance);
+        } else {
+          accumulate(context.accumulators, count, mean, variance);
+        }
         invert(variance, inverse);
       } else {
         const Channels running_mean = to_channels<T>(context.buffers[0]);
@@ -176,12 +206,22 @@ class BatchNorm2d final : public Layer {
     }
   }
 
+  void accumulate(at::TensorList accumulators, double count, const double* mean,
+                  const Channels& variance) const {
+    double* sum = accumulators[0].data_ptr<double>();
+    double* squares = accumulators[1].data_ptr<double>();
+    for (int64_t c = 0; c < channels_; ++c) {
+      sum[c] += count * mean[c];
+      squares[c] += count * (variance[static_cast<std::size_t>(c)] + mean[c] * mean[c]);
+    }
+    *accumulators[2].data_ptr<double>() += count;
+  }
+
   template <typename T>
-  void move_buffers(const LayerContext& context, const NormShape& shape, const double* mean,
+  void move_buffers(at::TensorList buffers, double count, const double* mean,
                     const Channels& variance) const {
-    const auto count = static_cast<double>(shape.values());
-    T* running_mean = context.buffers[0].data_ptr<T>();
-    T* running_var = context.buffers[1].data_ptr<T>();
+    T* running_mean = buffers[0].data_ptr<T>();
+    T* running_var = buffers[1].data_ptr<T>();
     for (int64_t c = 0; c < channels_; ++c) {
       const double unbiased = variance[static_cast<std::size_t>(c)] * count / (count - 1);
       running_mean[c] = static_cast<T>((1 - kMomentum) * static_cast<double>(running_mean[c]) +

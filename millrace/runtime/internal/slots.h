@@ -42,6 +42,15 @@ class SlotRing {
     return slot;
   }
 
+  template <typename Visit>
+  void visit(const Visit& visit) const {
+    for (const Slot& slot : slots_) {
+      if (slot.microbatch != kNone) {
+        visit(slot);
+      }
+    }
+  }
+
   // Frees the slot once nothing of its microbatch is to come: gradients go to `num_sources` stages.
   static void release_when_done(Slot& slot, int num_sources) {
     if (slot.computed && slot.num_sent_back == num_sources) {

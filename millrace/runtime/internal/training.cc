@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_map>
 #include <utility>
 
 #include "millrace/base/clock.h"
@@ -65,6 +66,7 @@ void Worker::Training::forward(const Action& action) {
   }
   worker_.finish(action, samples, start_s);
   worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
+  measure_stash();
 }
 
 void Worker::Training::backward(const Action& action) {
@@ -93,6 +95,7 @@ void Worker::Training::weight_gradient(const Action& action) {
       stashes.push_back(&slot.stash);
     }
   }
+  measure_stash();
   own.held.stage.backward_weight(stashes, own.held.gradient_views);
   for (int64_t m = action.first; m <= action.last; ++m) {
     Slot& slot = own.slots.at(m);
@@ -200,7 +203,8 @@ double Worker::Training::update_samples(const Action& action) const {
 
 // Loads what the stage takes of the data, and runs it on the slot's microbatch.
 Tensors Worker::Training::run_forward(Lane& own, Slot& slot, const WeightViews& weights,
-                                      at::TensorList buffers, LossSums& sums) const {
+                                      at::TensorList buffers, at::TensorList accumulators,
+                                      LossSums& sums) const {
   const Stage& stage = own.held.stage;
   Batch batch;
   if (stage.takes_data() || stage.is_last()) {
@@ -215,7 +219,8 @@ Tensors Worker::Training::run_forward(Lane& own, Slot& slot, const WeightViews& 
       .seed = worker_.setup_.seed,
       .step = segment_.first_step + slot.microbatch / segment_.lowered->microbatches_per_step,
       .first_place = segment_.feed->first_place(slot.microbatch),
-      .buffers = buffers};
+      .buffers = buffers,
+      .accumulators = accumulators};
   return stage.forward(context, slot.inputs, weights, batch.target, slot.stash, sums);
 }
 
@@ -228,7 +233,8 @@ int64_t Worker::Training::forward_one(Lane& own, const Action& action, int64_t m
   LossSums sums;
   if (slot.samples > 0) {
     slot.stash.keeps_inputs_only = recompute == Recompute::kLayer;
-    slot.outputs = run_forward(own, slot, held.versions.read(action.version), held.buffers, sums);
+    slot.outputs = run_forward(own, slot, held.versions.read(action.version), held.buffers,
+                               held.accumulators, sums);
     held.buffer_samples += slot.samples;
     if (held.stage.is_last()) {
       slot.outputs.back().reset();  // the model's own output goes nowhere
@@ -320,7 +326,7 @@ const WeightViews& Worker::Training::backward_weights(Lane& own, const Action& a
 void Worker::Training::prepare_backward(Lane& own, Slot& slot, const WeightViews& weights) const {
   if (worker_.setup_.recompute == Recompute::kStage) {
     LossSums known;
-    run_forward(own, slot, weights, own.scratch_buffers, known);
+    run_forward(own, slot, weights, own.scratch_buffers, {}, known);
     slot.inputs.clear();
   } else if (worker_.setup_.recompute == Recompute::kLayer) {
     slot.stash.context.buffers = own.scratch_buffers;
@@ -347,6 +353,7 @@ void Worker::Training::run_backward(const Action& action, const Compute& compute
     samples += slot.samples;
     if (slot.samples > 0) {
       prepare_backward(own, slot, weights);
+      measure_stash();
       compute(own, slot, weights);
       slot.gradients.clear();
     }
@@ -356,6 +363,38 @@ void Worker::Training::run_backward(const Action& action, const Compute& compute
   }
   worker_.finish(action, samples, start_s);
   worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
+}
+
+// Sums what all stashes of the rank hold, a shared tensor once.
+void Worker::Training::measure_stash() {
+  if (!worker_.setup_.measures_stash) {
+    return;
+  }
+  std::unordered_map<const void*, int64_t> alive;  // bytes by place
+  const auto add = [&alive](const at::Tensor& tensor) {
+    if (tensor.defined()) {
+      int64_t& bytes = alive[tensor.storage().data()];
+      bytes = std::max(bytes, static_cast<int64_t>(tensor.nbytes()));
+    }
+  };
+  for (const std::unique_ptr<Lane>& each : lanes_) {
+    each->slots.visit([&](const Slot& slot) {
+      add(slot.stash.loss_gradient);
+      for (const std::vector<Tensors>* part : {&slot.stash.saved, &slot.stash.kept}) {
+        for (const Tensors& tensors : *part) {
+          std::for_each(tensors.begin(), tensors.end(), add);
+        }
+      }
+      if (worker_.setup_.recompute == Recompute::kStage) {
+        std::for_each(slot.inputs.begin(), slot.inputs.end(), add);
+      }
+    });
+  }
+  int64_t sum = 0;
+  for (const auto& [place, bytes] : alive) {
+    sum += bytes;
+  }
+  worker_.peak_stash_bytes_ = std::max(worker_.peak_stash_bytes_, sum);
 }
 
 void Worker::Training::update(HeldStage& held, const Action& action) {
@@ -374,6 +413,9 @@ void Worker::Training::update(HeldStage& held, const Action& action) {
       current, target, held.gradient,
       {.samples = samples, .lr = segment_.lr->at(segment_.first_step + step), .clip = clip_});
   held.versions.made(action.version);
+  if (!held.accumulators.empty()) {
+    held.stage.commit(held.accumulators, held.buffers);
+  }
   if (segment_.observer != nullptr) {
     segment_.observer->after_update(held.index, held.replica, step, held.versions.newest());
   }

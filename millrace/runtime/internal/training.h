@@ -60,13 +60,14 @@ class Worker::Training final : public ActionHandler {
   double update_samples(const Action& action) const;
   int64_t forward_one(Lane& own, const Action& action, int64_t microbatch);
   Tensors run_forward(Lane& own, internal::Slot& slot, const WeightViews& weights,
-                      at::TensorList buffers, LossSums& sums) const;
+                      at::TensorList buffers, at::TensorList accumulators, LossSums& sums) const;
   void hand_on(Lane& own, internal::Slot& slot) const;
   void hand_back(Lane& own, internal::Slot& slot) const;
   void prepare_backward(Lane& own, internal::Slot& slot, const WeightViews& weights) const;
   const WeightViews& backward_weights(Lane& own, const Action& action) const;
   template <typename Compute>
   void run_backward(const Action& action, const Compute& compute);
+  void measure_stash();
   void update(HeldStage& held, const Action& action);
 
   Worker& worker_;

@@ -33,9 +33,9 @@ double duration_s(const StageCost& cost, const Action& action) {
     case ActionKind::kForward:
       return parts * cost.forward_s;
     case ActionKind::kBackward:
-      return parts * (cost.input_gradient_s + cost.weight_gradient_s);
+      return parts * (cost.recompute_s + cost.input_gradient_s + cost.weight_gradient_s);
     case ActionKind::kInputGradient:
-      return parts * cost.input_gradient_s;
+      return parts * (cost.recompute_s + cost.input_gradient_s);
     case ActionKind::kWeightGradient:
       return parts * cost.weight_gradient_s;
     default:

@@ -90,17 +90,26 @@ class Ledger {
   void compute(std::size_t i) {
     const Action& action = run_.actions[i].action;
     const int parts = static_cast<int>(action.num_microbatches());
-    const int64_t stash = parts * costs_[action.stage].stash_bytes;
+    const StageCost& cost = costs_[action.stage];
+    const int64_t stash = parts * cost.stash_bytes;
     if (action.kind == ActionKind::kForward) {
       Change& change = at_start(i);
       change.bytes.stash_bytes = stash;
       change.in_flight = parts;
+    } else if (action.kind != ActionKind::kWeightGradient && cost.recomputed_bytes > 0) {
+      // Of one microbatch at a time.
+      at_start(i).bytes.stash_bytes = cost.recomputed_bytes;
+      at_end(i).bytes.stash_bytes = -cost.recomputed_bytes;
+    }
+    if (action.kind == ActionKind::kInputGradient) {
+      at_end(i).bytes.stash_bytes = parts * cost.kept_bytes - stash;
     }
     // A program of forwards alone (evaluation) keeps no stash for later.
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGradient ||
         !has_backward_) {
       Change& change = at_end(i);
-      change.bytes.stash_bytes = -stash;
+      change.bytes.stash_bytes =
+          action.kind == ActionKind::kWeightGradient ? -parts * cost.kept_bytes : -stash;
       change.in_flight = -parts;
     }
     if (action.kind != ActionKind::kWeightGradient) {
