@@ -40,6 +40,7 @@ Profile of_minibatch(const Profile& microbatch, int microbatches) {
     layer.output_bytes *= microbatches;
     layer.stash_bytes *= microbatches;
     layer.kept_bytes *= microbatches;
+    layer.shared_stash_bytes *= microbatches;
   }
   return profile;
 }

@@ -18,8 +18,9 @@ namespace {
 
 const std::vector<std::string>& measured_fields() {
   static const std::vector<std::string> kFields = {
-      "forward_s",    "input_gradient_s", "weight_gradient_s", "update_s",
-      "output_bytes", "parameter_bytes",  "stash_bytes",       "kept_bytes"};
+      "forward_s",   "input_gradient_s", "weight_gradient_s",
+      "update_s",    "output_bytes",     "parameter_bytes",
+      "stash_bytes", "kept_bytes",       "shared_stash_bytes"};
   return kFields;
 }
 
@@ -37,6 +38,7 @@ LayerProfile layer_from(Reader& reader) {
   layer.parameter_bytes = reader.count("parameter_bytes", 0);
   layer.stash_bytes = reader.count("stash_bytes", 0);
   layer.kept_bytes = reader.count("kept_bytes", 0, layer.stash_bytes);
+  layer.shared_stash_bytes = reader.count("shared_stash_bytes", 0, 0);
   if (reader.has("estimated")) {
     layer.estimated = reader.texts("estimated");
   }
@@ -218,6 +220,7 @@ Value to_value(const Profile& profile) {
     item.set("parameter_bytes", Value::of(layer.parameter_bytes));
     item.set("stash_bytes", Value::of(layer.stash_bytes));
     item.set("kept_bytes", Value::of(layer.kept_bytes));
+    item.set("shared_stash_bytes", Value::of(layer.shared_stash_bytes));
     if (!layer.estimated.empty()) {
       Value estimated = Value::list();
       for (const std::string& field : layer.estimated) {

@@ -158,6 +158,7 @@ class Passes {
     layer.output_bytes = part.output_bytes;
     layer.stash_bytes = part.stash_bytes;
     layer.kept_bytes = part.kept_bytes;
+    layer.shared_stash_bytes = part.shared_stash_bytes;
     // Nothing at or below the first weights needs a gradient: what was measured there is no work.
     const std::vector<Border>& inputs = part.stage.inputs();
     const bool needed = std::any_of(inputs.begin(), inputs.end(),
@@ -179,6 +180,7 @@ class Passes {
     int64_t output_bytes = 0;
     int64_t stash_bytes = 0;
     int64_t kept_bytes = 0;
+    int64_t shared_stash_bytes = 0;
   };
 
   // A saved tensor that a neighbour saved too is counted where it was made.
@@ -186,13 +188,19 @@ class Passes {
     Part& part = parts_[l];
     part.output_bytes = bytes_of(output);
     part.stash_bytes = bytes_of(stash.loss_gradient);
+    part.shared_stash_bytes = 0;
     for (const Tensors& tensors : stash.saved) {
       for (const at::Tensor& tensor : tensors) {
         const void* data = tensor.defined() ? tensor.data_ptr() : nullptr;
-        if (data != nullptr && std::find(seen_.begin(), seen_.end(), data) == seen_.end()) {
-          seen_.push_back(data);
-          part.stash_bytes += bytes_of(tensor);
+        if (data == nullptr) {
+          continue;
         }
+        if (std::find(seen_.begin(), seen_.end(), data) != seen_.end()) {
+          part.shared_stash_bytes += bytes_of(tensor);
+          continue;
+        }
+        seen_.push_back(data);
+        part.stash_bytes += bytes_of(tensor);
       }
     }
     if (l + 1 == parts_.size()) {

@@ -55,6 +55,13 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
   std::vector<StageCost> costs;
   for (int s = 0; s < plan.num_stages(); ++s) {
     StageCost cost;
+    const std::vector<std::string>& own = plan.stages[s].layers;
+    // Whether what the layer takes was made on other stages.
+    const auto starts_here = [&](const LayerProfile& layer) {
+      return std::none_of(profile.edges.begin(), profile.edges.end(), [&](const ProfileEdge& edge) {
+        return edge.to == layer.name && std::find(own.begin(), own.end(), edge.from) != own.end();
+      });
+    };
     for (const std::string& name : plan.stages[s].layers) {
       const auto found = layers.find(name);
       if (found == layers.end()) {
@@ -73,7 +80,7 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
       cost.update_s += layer.update_s;
       cost.output_bytes = layer.output_bytes;
       cost.parameter_bytes += layer.parameter_bytes;
-      cost.stash_bytes += layer.stash_bytes;
+      cost.stash_bytes += layer.stash_bytes + (starts_here(layer) ? layer.shared_stash_bytes : 0);
       cost.kept_bytes += layer.kept_bytes;
     }
     cost.forward_s *= scale;

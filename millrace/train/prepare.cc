@@ -26,7 +26,7 @@ namespace millrace {
 namespace {
 
 // Bumped when what is measured, or how, changes: old cache entries are then ignored.
-constexpr int kCacheVersion = 1;
+constexpr int kCacheVersion = 2;
 
 class Preparation {
  public:
@@ -366,6 +366,8 @@ class Preparation {
       layer.output_bytes = static_cast<int64_t>(static_cast<double>(layer.output_bytes) * factor);
       layer.stash_bytes = static_cast<int64_t>(static_cast<double>(layer.stash_bytes) * factor);
       layer.kept_bytes = static_cast<int64_t>(static_cast<double>(layer.kept_bytes) * factor);
+      layer.shared_stash_bytes =
+          static_cast<int64_t>(static_cast<double>(layer.shared_stash_bytes) * factor);
     }
     profile.samples_per_microbatch =
         static_cast<int64_t>(static_cast<double>(profile.samples_per_microbatch) * factor);
