@@ -124,10 +124,12 @@ class Subcommand {
 void add_source(Subcommand& command, ScheduleSource& source) {
   command.positional("PLAN", source.plan, "a plan file; or one of the next two", false)
       .text("--name", source.name, "NAME", "a schedule by name (`millrace list schedules`)")
-      .text("--file", source.file, "FILE", "a schedule as JSON, as `schedule --json` prints it")
-      .count("--ranks", source.ranks, "with --name: ranks", false)
+      .text(
+          "--file", source.file, "FILE",
+          "a schedule in the schedule language (.sched), or as JSON as `schedule --json` prints it")
+      .count("--ranks", source.ranks, "with --name or a .sched file: ranks", false)
       .count("--chunks", source.chunks,
-             "with --name: stages that a rank holds; default: the schedule's own", false)
+             "with these: stages that a rank holds; default: the schedule's own", false)
       .count("--microbatches", source.microbatches,
              "with a flush: microbatches of the step; without: minibatches, then drained")
       .text("--policy", source.policy, "NAME", "weight policy; default: the schedule's own");

@@ -36,7 +36,7 @@ struct ScheduleSource {
   int chunks = 0;                   // --chunks; 0: the schedule's own
   std::optional<int> microbatches;  // --microbatches: with a flush, of a step; without, minibatches
   std::string policy;               // --policy
-  std::string file;                 // --file: a schedule as JSON
+  std::string file;                 // --file: a .sched file, or a schedule as JSON
 };
 
 struct ScheduleArgs {

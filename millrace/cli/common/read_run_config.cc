@@ -34,7 +34,12 @@ class Checker {
     }
     check_options("data", "datasets", config_.data.name, config_.data.options);
     at("parallel", "rule", [&] { find_rule(parallel().rule); });
-    at("parallel", "schedule", [&] { find_schedule(parallel().schedule); });
+    at("parallel", "schedule", [&] {
+      const Recompute asked = find_schedule(parallel().schedule).builtin->recompute;
+      if (parallel().recompute == Recompute::kNothing) {
+        config_.parallel.recompute = asked;
+      }
+    });
     if (!parallel().policy.empty()) {
       at("parallel", "policy", [&] { find_policy(parallel().policy); });
     }
@@ -215,10 +220,7 @@ class Checker {
   }
 
   bool has_flush() const {
-    const auto& builtin = *find_schedule(parallel().schedule).builtin;
-    // A schedule without a flush takes one microbatch; those with one take any number.
-    const ScheduleConfig one{1, 1};
-    return builtin.offers(one) || builtin.make(one).flush;
+    return millrace::has_flush(*find_schedule(parallel().schedule).builtin);
   }
 
   // Lowering refuses it too, but after the profiling.
@@ -245,7 +247,9 @@ class Checker {
                     fmt::format("{} is for {} workers, but workers = {}; set workers = {}",
                                 parallel().plan, plan.workers, parallel().workers, plan.workers));
       }
-      check_schedule(plan.num_stages());
+      // In a file's own number of ranks a plan may put any number of stages.
+      const int ranks = find_schedule(parallel().schedule).builtin->ranks;
+      check_schedule(ranks > 0 ? ranks : plan.num_stages());
       check_clipping(plan.num_stages());
       std::optional<int64_t> size;
       if (parallel().microbatch_size) {
@@ -259,7 +263,7 @@ class Checker {
   }
 
   const Document& document_;
-  RunConfig& config_;  // unset keys of the optimizer get their defaults
+  RunConfig& config_;  // unset keys get what the optimizer and the schedule say
 };
 
 }  // namespace
