@@ -45,6 +45,10 @@ struct ScheduleArgs {
   bool lowered = false;       // with sends, receives, versions, updates
   std::string slots = "1:2";  // F:B used for drawing
   std::string output;         // -o: what else would go to stdout
+  // With --name auto, which searches for a schedule.
+  std::string profile;
+  std::string cluster;
+  double memory_bytes = 0;  // 0: the cluster's
 };
 
 struct SimulateArgs {
