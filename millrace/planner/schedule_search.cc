@@ -306,7 +306,7 @@ class Search {
       }
     }
     offer(std::move(schedule), std::move(plan),
-          fmt::format("{} stages, {}, {}", state.rank_of.size(), state.family,
+          fmt::format("{} stages, at first {}, {}", state.rank_of.size(), state.family,
                       state.split ? "backward in two halves" : "whole backward"));
   }
 

@@ -35,7 +35,7 @@ struct FoundSchedule {
   Schedule schedule;         // named "auto"
   Plan plan;                 // its layers and ranks; `schedule` is for the caller to fill in
   double step_s = 0;         // simulated
-  std::string origin;        // "builtin zb-v", "5 stages looped, ..."
+  std::string origin;        // "builtin zb-v", "10 stages, at first looped, ..."
   double one_f_one_b_s = 0;  // of 1f1b on the planner's stages; 0 where it does not fit
   std::string best_builtin;  // the fastest that fits into memory; may be empty
   double best_builtin_s = 0;
