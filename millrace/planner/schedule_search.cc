@@ -21,7 +21,6 @@ namespace millrace {
 namespace {
 
 using internal::Preferences;
-using internal::TimedOrder;
 using internal::TimedPipeline;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();

@@ -30,7 +30,7 @@ struct Preferences {
   std::array<double, 3> bias{};        // of F, B (or I), W
   std::array<double, 3> stage{};       // times the stage
   std::array<double, 3> microbatch{};  // times the microbatch
-  std::vector<int> caps;               // most microbatches of its stages in flight on each rank
+  std::vector<int> caps{};             // most microbatches of its stages in flight on each rank
 };
 
 struct TimedOrder {
