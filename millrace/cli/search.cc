@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <filesystem>
+
 #include "millrace/base/file.h"
 #include "millrace/base/text.h"
 #include "millrace/cli/commands.h"

@@ -571,7 +571,10 @@ class Builder {
     }
     const Finding& first = findings.front();
     const auto rank = static_cast<std::size_t>(first.rank);
-    const bool of_action = first.text.starts_with("rank ") && first.index < lists[rank].size();
+    // The others speak of what is missing, which has no place.
+    const bool of_action =
+        (first.text.starts_with("rank ") || first.text.starts_with("deadlock")) &&
+        first.index < lists[rank].size();
     const std::string more =
         findings.size() > 1 ? fmt::format("; and {} more", findings.size() - 1) : "";
     throw refuse(of_action ? lists[rank][first.index].spot : spot_of_order(),

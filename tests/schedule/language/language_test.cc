@@ -221,7 +221,8 @@ TEST(ScheduleLanguage, OrdersThatDoNotHoldAreRefusedAtTheirPlace) {
   // Backwards before the next stage could have run theirs.
   EXPECT_THAT(refusal(kHead + "order { F(r, 0)\nif r == 0 { B(r, 0) F(r, 1) B(r, 1) } else {\n"
                               "F(r, 1) B(r, 0) B(r, 1) } }"),
-              HasSubstr("does not hold: "));
+              HasSubstr("my.sched:4: column 13: the order for P = 2, M = 2, V = 1 does not hold: "
+                        "deadlock: rank 0 at 0B0 waits for B of stage 1"));
   EXPECT_THAT(refusal(kHead + "forwards { repeat M { F(r) } } warm_up 0-1" +
                       " backwards { repeat M { B(r) } }"),
               HasSubstr("expected a warm-up of 0 forwards or more, found -1 (rank 0"));
@@ -287,6 +288,50 @@ TEST(ScheduleLanguage, PlansFindTheirShape) {
   EXPECT_EQ(config.copies, 2);
   EXPECT_EQ(make_schedule(plan.schedule, config).num_microbatches, 8);
   EXPECT_NO_THROW(lower(make_schedule(plan.schedule, config), plan, 1));
+}
+
+// Both directions of a written-out order, and ranks with different numbers of stages.
+TEST(ScheduleLanguage, PlansOfOneSizeFindTheirShape) {
+  const std::string file = ::testing::TempDir() + "/one_size.sched";
+  Schedule uneven = make_schedule("gpipe", {3, 2});
+  uneven.num_ranks = 2;
+  uneven.stage_ranks = {{0}, {0}, {1}};
+  uneven.period[0].insert(
+      uneven.period[0].begin() + 2,
+      {Action::of(ActionKind::kForward, 1, 0), Action::of(ActionKind::kForward, 1, 1),
+       Action::of(ActionKind::kBackward, 1, 0), Action::of(ActionKind::kBackward, 1, 1)});
+  uneven.period = {uneven.period[0], uneven.period[2]};
+  uneven.prologue.resize(2);
+  uneven.epilogue.resize(2);
+  for (const Schedule& schedule : {make_schedule("chimera", {4, 4}), uneven}) {
+    write_file_atomically(file, schedule_text(schedule));
+    Plan plan;
+    plan.schedule = file;
+    plan.microbatches = schedule.num_microbatches;
+    plan.workers = schedule.num_ranks;
+    for (const std::vector<int>& ranks : schedule.stage_ranks) {
+      plan.stages.push_back({{"layer" + std::to_string(plan.stages.size())}, ranks});
+    }
+    EXPECT_EQ(make_schedule(file, schedule_config(plan)), schedule);
+    plan.stages.pop_back();
+    try {
+      schedule_config(plan);
+      ADD_FAILURE() << "a stage is missing";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), HasSubstr("is written for "));
+    }
+  }
+  ParallelConfig parallel;
+  parallel.schedule = file;
+  parallel.workers = 4;
+  parallel.replicas = {2};
+  EXPECT_EQ(schedule_config(parallel).copies, 2);
+  EXPECT_EQ(schedule_config(parallel).num_ranks, 2);
+  parallel.replicas = {3};
+  EXPECT_THROW(schedule_config(parallel), Error);
+  parallel.replicas = {};
+  parallel.stages = 2;
+  EXPECT_THROW(schedule_config(parallel), Error);
 }
 
 }  // namespace
