@@ -8,6 +8,7 @@
 
 #include "millrace/base/error.h"
 #include "millrace/base/file.h"
+#include "millrace/base/random.h"
 #include "millrace/schedule/lower.h"
 #include "millrace/schedule/validate.h"
 
@@ -332,6 +333,50 @@ TEST(ScheduleLanguage, PlansOfOneSizeFindTheirShape) {
   parallel.replicas = {};
   parallel.stages = 2;
   EXPECT_THROW(schedule_config(parallel), Error);
+}
+
+// Damaged files are refused or make a schedule that holds; nothing else happens.
+TEST(ScheduleLanguage, DamagedFilesAreRefusedOrHold) {
+  int refused = 0;
+  int held = 0;
+  for (const char* name : {"1f1b-interleaved", "chimera", "zb-h1", "pipedream"}) {
+    const std::string whole = read_file(example(name));
+    const RandomKey key = RandomKey(7).with(name);
+    for (uint64_t round = 0; round < 500; ++round) {
+      std::string text = whole;
+      const RandomKey draws = key.with(round);
+      for (uint64_t change = 0; change <= draws.below(0, 3); ++change) {
+        const auto at = draws.below(4 * change + 1, text.size());
+        const auto size = 1 + draws.below(4 * change + 2, 6);
+        switch (draws.below(4 * change + 3, 3)) {
+          case 0:
+            text.erase(at, size);
+            break;
+          case 1:
+            text.insert(at, text.substr(draws.below(4 * change + 4, text.size()), size));
+            break;
+          default:
+            text[at] = "{}()+-*/,.=\"#09aFBrPM\n\x80"[draws.below(4 * change + 4, 24)];
+        }
+      }
+      try {
+        const auto written = written_schedule(text, "damaged.sched");
+        const ScheduleConfig config{.num_ranks = 4, .num_microbatches = round % 2 == 0 ? 4 : 1};
+        if (written->builtin.offers(config)) {
+          ++refused;
+          continue;
+        }
+        const Schedule schedule = written->builtin.make(config);
+        EXPECT_NO_THROW(validate(schedule)) << text;
+        ++held;
+      } catch (const Error& error) {
+        EXPECT_NE(error.code(), ErrorCode::kInternal) << text << error.what();
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(refused, 500);
+  EXPECT_GT(held, 100);
 }
 
 }  // namespace
