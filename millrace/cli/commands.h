@@ -9,6 +9,7 @@ namespace millrace::cli {
 int run_list(const ListArgs& args, Output& output);
 int run_plan(const PlanArgs& args, Output& output);
 int run_schedule(const ScheduleArgs& args, Output& output);
+int run_search(const ScheduleArgs& args, Output& output);  // schedule --name auto
 int run_simulate(const SimulateArgs& args, Output& output);
 int run_import(const ProfileArgs& args, Output& output);  // profile --from
 int run_report(const ReportArgs& args, Output& output);

@@ -80,6 +80,7 @@ Candidate plan_by(const std::string& planner, const char* title, const PlanArgs&
                   const PlanRequest& request) {
   Candidate candidate{title, make_plan(planner, request), {}, ""};
   candidate.plan.schedule = args.schedule;
+  candidate.plan.recompute = find_schedule(args.schedule).builtin->recompute;
   candidate.plan.rule = args.rule;
   candidate.plan.microbatches = args.microbatches;
   return candidate;

@@ -22,6 +22,20 @@ namespace {
 constexpr std::size_t kMostColumns = 64;
 constexpr std::size_t kMostActionsListed = 48;
 
+// The name that asks for a search instead of a schedule that there is.
+constexpr const char* kSearchName = "auto";
+
+void refuse_search_options(const ScheduleArgs& args) {
+  const char* option = !args.profile.empty()   ? "--profile"
+                       : !args.cluster.empty() ? "--cluster"
+                       : args.memory_bytes > 0 ? "--memory"
+                                               : nullptr;
+  if (option != nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} goes with --name auto, which searches for a schedule", option));
+  }
+}
+
 void check_form(const std::string& draw) {
   const std::vector<std::string> forms = {"text", "svg"};
   if (std::find(forms.begin(), forms.end(), draw) == forms.end()) {
@@ -125,6 +139,10 @@ Value to_value(const LoweredSchedule& lowered) {
 }  // namespace
 
 int run_schedule(const ScheduleArgs& args, Output& output) {
+  if (args.source.name == kSearchName) {
+    return run_search(args, output);
+  }
+  refuse_search_options(args);
   check_form(args.draw);
   const Slots slots = parse_slots(args.slots);
   const ChosenSchedule chosen = choose_schedule(args.source, Purpose::kDraw);

@@ -8,6 +8,7 @@
 
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
+#include "millrace/schedule/language/language.h"
 #include "millrace/schedule/lower.h"
 #include "millrace/schedule/policy.h"
 #include "millrace/schedule/validate.h"
@@ -36,11 +37,12 @@ void check_one_source(const ScheduleSource& source) {
   if (given.size() > 1) {
     throw wrong(fmt::format("{} exclude each other; give one", join(given, " and ")));
   }
-  if (source.name.empty() && (source.ranks > 0 || source.chunks > 0)) {
-    throw wrong(fmt::format("{} goes with --name; {} says how many there are",
+  const bool written = is_schedule_file(source.file);
+  if (source.name.empty() && !written && (source.ranks > 0 || source.chunks > 0)) {
+    throw wrong(fmt::format("{} goes with --name or a .sched file; {} says how many there are",
                             source.ranks > 0 ? "--ranks" : "--chunks", given[0]));
   }
-  if (!source.file.empty() && !source.policy.empty()) {
+  if (!source.file.empty() && !written && !source.policy.empty()) {
     throw wrong("--policy goes with --name or a plan; a schedule's file names its own policy");
   }
 }
@@ -61,9 +63,9 @@ Schedule make_named(ChosenSchedule& chosen, const std::string& name, ScheduleCon
   Schedule schedule;
   try {
     schedule = make_schedule(name, config, policy);
-  } catch (const Error&) {
+  } catch (const Error& error) {
     config.num_microbatches = 1;
-    if (!mean_minibatches || chosen.builtin->offers(config)) {
+    if (error.file() || !mean_minibatches || chosen.builtin->offers(config)) {
       throw;
     }
     schedule = make_schedule(name, config, policy);
@@ -102,18 +104,23 @@ void from_plan(const ScheduleSource& source, ChosenSchedule& chosen) {
   chosen.plan = std::move(plan);
 }
 
-void from_name(const ScheduleSource& source, ChosenSchedule& chosen) {
-  chosen.builtin = find_schedule(source.name).builtin;
-  if (source.ranks < 1) {
-    throw wrong("--name needs --ranks N as well");
+// A builtin, or a file in the schedule language, which may be written for one size alone.
+void from_name(const std::string& name, const ScheduleSource& source, ChosenSchedule& chosen) {
+  chosen.builtin = find_schedule(name).builtin;
+  const int ranks = source.ranks > 0 ? source.ranks : chosen.builtin->ranks;
+  if (ranks < 1) {
+    throw wrong(fmt::format("{} needs --ranks N as well",
+                            source.name.empty() ? "--file FILE.sched" : "--name"));
   }
   // Twice the ranks is enough for each schedule to show its steady state.
-  const int64_t microbatches = source.microbatches.value_or(2 * int64_t{source.ranks});
-  check_size(int64_t{source.ranks} * std::max(source.chunks, 1), microbatches);
-  const ScheduleConfig config{.num_ranks = source.ranks,
+  const int64_t by_default =
+      chosen.builtin->microbatches > 0 ? chosen.builtin->microbatches : 2 * int64_t{ranks};
+  const int64_t microbatches = source.microbatches.value_or(by_default);
+  check_size(int64_t{ranks} * std::max(source.chunks, 1), microbatches);
+  const ScheduleConfig config{.num_ranks = ranks,
                               .num_microbatches = static_cast<int>(microbatches),
                               .chunks = source.chunks};
-  chosen.schedule = make_named(chosen, source.name, config, true, source.policy);
+  chosen.schedule = make_named(chosen, name, config, true, source.policy);
 }
 
 void from_file(const ScheduleSource& source, ChosenSchedule& chosen) {
@@ -151,7 +158,9 @@ ChosenSchedule choose_schedule(const ScheduleSource& source, Purpose purpose) {
   if (!source.plan.empty()) {
     from_plan(source, chosen);
   } else if (!source.name.empty()) {
-    from_name(source, chosen);
+    from_name(source.name, source, chosen);
+  } else if (is_schedule_file(source.file)) {
+    from_name(source.file, source, chosen);
   } else {
     from_file(source, chosen);
   }

@@ -23,7 +23,7 @@ Slots parse_slots(const std::string& text);
 struct ChosenSchedule {
   Schedule schedule;
   std::optional<Plan> plan;  // when it came from one
-  // What the registry knows about it; null for a schedule from a file.
+  // What the registry knows about it; null for a schedule from JSON.
   const ScheduleBuiltin* builtin = nullptr;
   // What that was asked for, where its closed forms hold: without replicas and copies.
   std::optional<ScheduleConfig> shape;

@@ -23,6 +23,9 @@ struct LayerProfile {
   int64_t parameter_bytes = 0;
   int64_t stash_bytes = 0;             // alive from forward to backward (I where it is split)
   int64_t kept_bytes = 0;              // alive from I to W
+  // Alive from forward to backward, too, but made by a layer before and counted in its stash: adds
+  // to the stash of a stage that starts here.
+  int64_t shared_stash_bytes = 0;
   std::vector<std::string> estimated;  // names of fields above that were not measured
 
   double backward_s() const { return input_gradient_s + weight_gradient_s; }

@@ -9,6 +9,7 @@
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
 #include "millrace/schedule/internal/builtins.h"
+#include "millrace/schedule/language/language.h"
 #include "millrace/schedule/policy.h"
 #include "millrace/schedule/replicate.h"
 
@@ -24,6 +25,9 @@ const std::vector<ScheduleEntry>& schedules() {
 }
 
 const ScheduleEntry& find_schedule(const std::string& name) {
+  if (is_schedule_file(name)) {
+    return schedule_of_file(name);
+  }
   std::vector<std::string> names;
   for (const ScheduleEntry& entry : schedules()) {
     if (entry.name == name) {
@@ -77,6 +81,20 @@ ScheduleConfig schedule_config(const Plan& plan) {
   }
   config.replicas.clear();
   const int used = std::max(config.num_ranks, 1);
+  if (builtin.ranks > 0) {
+    // Its ranks may hold different numbers of stages.
+    config.copies = used / builtin.ranks;
+    config.num_ranks = builtin.ranks;
+    config.chunks = builtin.chunks;
+    if (plan.num_stages() != builtin.stages || config.copies * config.num_ranks != used) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("schedule {} is written for {} stages on {} ranks; the plan has {} "
+                      "stages on {} ranks",
+                      plan.schedule, builtin.stages, builtin.ranks, plan.num_stages(), used));
+    }
+    return config;
+  }
   const int held = places / used;  // stages a rank, of all directions
   config.chunks = held / builtin.directions;
   config.num_ranks = held == 0 ? 0 : plan.num_stages() * builtin.directions / held;
@@ -113,6 +131,20 @@ ScheduleConfig schedule_config(const ParallelConfig& parallel) {
   config.chunks = parallel.chunks.value_or(builtin.chunks);
   // A copy of P ranks has P x chunks stages.
   const int stages = parallel.stages.value_or(0);
+  if (builtin.ranks > 0) {
+    config.chunks = builtin.chunks;
+    config.num_ranks = builtin.ranks;
+    config.copies = replicas.empty() ? 1 : replicas.front();
+    if (stages != 0 && stages != builtin.stages) {
+      refuse("stages",
+             fmt::format("it is written for {} stages, found {}", builtin.stages, stages));
+    }
+    if (config.num_ranks * config.copies > parallel.workers) {
+      refuse("workers", fmt::format("{} copies of {} ranks do not fit on {} workers", config.copies,
+                                    config.num_ranks, parallel.workers));
+    }
+    return config;
+  }
   if (stages % config.chunks != 0) {
     refuse("stages", fmt::format("{} stages are not {} a rank; leave stages out, or set another "
                                  "number of chunks",

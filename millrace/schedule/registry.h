@@ -3,6 +3,7 @@
 // tests.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,25 +59,31 @@ struct StashFormula {
   bool exact = true;  // false: upper bounds
 };
 
-// The registry's entry. All functions are pure.
+// The registry's entry, or one made of a file. All functions are pure.
 struct ScheduleBuiltin {
   // Action lists, stage placement, prologue/period/epilogue. Only called when offers() is empty.
-  Schedule (*make)(const ScheduleConfig&);
+  std::function<Schedule(const ScheduleConfig&)> make;
   // The reason why this (P, M, V) is refused, or nothing when it is offered.
-  std::optional<std::string> (*offers)(const ScheduleConfig&);
+  std::function<std::optional<std::string>(const ScheduleConfig&)> offers;
   // Weight policies that fit, the default first.
-  std::vector<std::string> (*policies)();
+  std::function<std::vector<std::string>()> policies;
   // Closed form for forward/backward of `f`/`b` slots, halves I and W of b/2, where it is known;
   // of a config without replicas.
-  std::optional<SlotFormula> (*formula)(const ScheduleConfig&, double f, double b);
-  StashFormula (*peak_stash)(const ScheduleConfig&);
+  std::function<std::optional<SlotFormula>(const ScheduleConfig&, double f, double b)> formula;
+  std::function<StashFormula(const ScheduleConfig&)> peak_stash;
   // The formula in words, with its source: for `millrace list schedules`.
-  const char* formula_text;
+  const char* formula_text = "";
   // Whether it deals microbatches to unequal replicas of its stages, round robin; the others run in
   // equal copies.
   bool deals = false;
   int chunks = 1;      // V by default
   int directions = 1;  // ranks of one copy that hold each stage
+  // Of a file that is written for one size alone: the only numbers it takes, and its stages, which
+  // need not be equally many a rank. 0: any.
+  int ranks = 0;
+  int stages = 0;
+  int microbatches = 0;
+  Recompute recompute = Recompute::kNothing;  // that a file asks for
 };
 
 struct ScheduleEntry {
@@ -86,7 +93,8 @@ struct ScheduleEntry {
 };
 
 const std::vector<ScheduleEntry>& schedules();
-// Throws Error(kInvalidArgument) with the nearest known name.
+// A name that ends in .sched is a file in the schedule language (schedule/language/language.h).
+// Throws Error(kInvalidArgument) with the nearest known name, or what is wrong with the file.
 const ScheduleEntry& find_schedule(const std::string& name);
 bool has_flush(const ScheduleBuiltin& builtin);  // whether its policies are those of a flush
 

@@ -434,6 +434,84 @@ TEST(ScheduleTest, JsonIsTheArtifactThatFileTakes) {
   }
 }
 
+TEST(ScheduleTest, TakesAFileInTheScheduleLanguage) {
+  ScheduleArgs args;
+  args.source.file = "examples/schedules/1f1b-interleaved.sched";
+  args.source.ranks = 4;
+  args.source.microbatches = 8;
+  args.source.chunks = 3;
+  EXPECT_EQ(
+      schedule_from(answer_of(run_schedule, args)),
+      make_schedule("1f1b-interleaved", {.num_ranks = 4, .num_microbatches = 8, .chunks = 3}));
+  SimulateArgs simulated;
+  simulated.source = args.source;
+  simulated.slots = "1:2";
+  const Document answer = answer_of(run_simulate, simulated);
+  EXPECT_EQ(Reader(answer).number("step_s"), 81);  // (VM + P - 1) x 3
+
+  args.source.policy = "stash";
+  const auto refusal = [&] {
+    return std::string(caught([&] {
+                         Output output(false);
+                         run_schedule(args, output);
+                       }).what());
+  };
+  EXPECT_THAT(refusal(), HasSubstr("does not take weight policy `stash`"));
+  args.source.ranks = 0;
+  EXPECT_THAT(refusal(), HasSubstr("--file FILE.sched needs --ranks N"));
+
+  TemporaryFolder folder;
+  args.source = {};
+  args.source.ranks = 2;
+  args.source.file = folder.write("wrong.sched", "schedule \"wrong\"\nplacement lineer\n");
+  EXPECT_THAT(refusal(), HasSubstr("wrong.sched:2: column 11: expected a placement"));
+  // The size that was asked for, not another one that was tried.
+  args.source.microbatches = 4;
+  args.source.file = folder.write(
+      "short.sched",
+      "schedule \"short\" placement linear order { repeat M { F(r) } repeat M - 1 { B(r) } }");
+  EXPECT_THAT(refusal(), HasSubstr("short.sched:1: column 54: the order for P = 2, M = 4"));
+}
+
+TEST(ScheduleTest, AutoWritesWhatSimulateReproduces) {
+  TemporaryFolder folder;
+  ScheduleArgs args;
+  args.source.name = "auto";
+  args.source.ranks = 2;
+  args.source.microbatches = 3;
+  args.profile = kProfile;
+  args.cluster = kCluster;
+  args.output = folder.path("my.sched");
+  const Document found = answer_of(run_search, args);
+  Reader answer(found);
+  EXPECT_LE(answer.number("step_s"), answer.number("best_builtin_s"));
+  EXPECT_EQ(answer.text("plan"), folder.path("my.plan.json"));
+
+  SimulateArgs simulated;
+  simulated.source.plan = answer.text("plan");
+  simulated.profile = kProfile;
+  simulated.cluster = kCluster;
+  const Document again = answer_of(run_simulate, simulated);
+  EXPECT_DOUBLE_EQ(Reader(again).number("step_s"), answer.number("step_s"));
+
+  const auto refusal = [&] {
+    return caught([&] {
+             Output output(false);
+             run_schedule(args, output);
+           })
+        .message();
+  };
+  args.output = "my.json";
+  EXPECT_THAT(refusal(), HasSubstr("ends in .sched, found `my.json`"));
+  args.output = "";
+  EXPECT_THAT(refusal(), HasSubstr("--name auto needs -o FILE.sched"));
+  args.source.chunks = 2;
+  args.output = folder.path("my.sched");
+  EXPECT_THAT(refusal(), HasSubstr("--chunks does not go with --name auto"));
+  args.source = drawn("1f1b", 2, 2).source;
+  EXPECT_THAT(refusal(), HasSubstr("--profile goes with --name auto"));
+}
+
 TEST(ScheduleTest, SvgIsAPicture) {
   ScheduleArgs args = drawn("1f1b", 3, 4);
   args.draw = "svg";

@@ -31,6 +31,29 @@ TEST(ReadRunConfigTest, TakesTheExamples) {
   EXPECT_EQ(read_run_config("examples/fashion_mnist.toml", {}).model.name, "lenet");
 }
 
+TEST(ReadRunConfigTest, TakesAFileAsSchedule) {
+  TemporaryFolder folder;
+  const RunConfig config =
+      read_run_config(kRun, {"parallel.schedule=examples/schedules/gpipe.sched"});
+  EXPECT_EQ(config.parallel.schedule, "examples/schedules/gpipe.sched");
+  EXPECT_EQ(config.parallel.recompute, Recompute::kNothing);
+  const std::string order =
+      "placement linear forwards { repeat M { F(r) } } backwards { repeat M { B(r) } } warm_up M";
+  const std::string again =
+      folder.write("again.sched", "schedule \"again\" recompute stage " + order);
+  EXPECT_EQ(read_run_config(kRun, {"parallel.schedule=" + again}).parallel.recompute,
+            Recompute::kStage);
+  const auto refused = [](const std::string& schedule) {
+    return std::string(
+        caught([&] { read_run_config(kRun, {"parallel.schedule=" + schedule}); }).what());
+  };
+  EXPECT_THAT(refused("none.sched"), HasSubstr("none.sched"));
+  EXPECT_THAT(refused(folder.write("wrong.sched", "schedule 1")),
+              HasSubstr("wrong.sched:1: column"));
+  EXPECT_THAT(refused(folder.write("five.sched", "schedule \"five\" ranks 5 " + order)),
+              HasSubstr("its order is written for 5 ranks"));
+}
+
 TEST(ReadRunConfigTest, TakesTheEmulatedExample) {
   const RunConfig config = read_run_config("examples/emulated.toml", {});
   EXPECT_TRUE(config.emulates_model());

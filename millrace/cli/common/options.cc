@@ -124,10 +124,12 @@ class Subcommand {
 void add_source(Subcommand& command, ScheduleSource& source) {
   command.positional("PLAN", source.plan, "a plan file; or one of the next two", false)
       .text("--name", source.name, "NAME", "a schedule by name (`millrace list schedules`)")
-      .text("--file", source.file, "FILE", "a schedule as JSON, as `schedule --json` prints it")
-      .count("--ranks", source.ranks, "with --name: ranks", false)
+      .text(
+          "--file", source.file, "FILE",
+          "a schedule in the schedule language (.sched), or as JSON as `schedule --json` prints it")
+      .count("--ranks", source.ranks, "with --name or a .sched file: ranks", false)
       .count("--chunks", source.chunks,
-             "with --name: stages that a rank holds; default: the schedule's own", false)
+             "with these: stages that a rank holds; default: the schedule's own", false)
       .count("--microbatches", source.microbatches,
              "with a flush: microbatches of the step; without: minibatches, then drained")
       .text("--policy", source.policy, "NAME", "weight policy; default: the schedule's own");
@@ -224,13 +226,23 @@ class Parser {
     ScheduleArgs& schedule = options_.schedule;
     Subcommand& schedule_command =
         add(Command::kSchedule, "schedule", "Show the order of work on every rank, checked",
-            "millrace schedule --name 1f1b --ranks 4 --microbatches 8");
+            "millrace schedule --name 1f1b --ranks 4 --microbatches 8\n  millrace schedule --name "
+            "auto --profile examples/profile.json --cluster examples/cluster.toml --ranks 2 "
+            "--microbatches 8 -o my.sched");
     add_source(schedule_command, schedule.source);
     schedule_command.text("--draw", schedule.draw, "FORM", "text or svg")
         .flag("--lowered", schedule.lowered,
               "the complete actions: sends, receives, weight versions, updates")
         .text("--slots", schedule.slots, "F:B", "lengths of a forward and a backward as drawn")
-        .text("-o,--output", schedule.output, "FILE", "write there instead of stdout");
+        .text("-o,--output", schedule.output, "FILE", "write there instead of stdout")
+        .text("--profile", schedule.profile, "FILE",
+              "with --name auto, which searches for a schedule: the layers' costs")
+        .text("--cluster", schedule.cluster, "FILE", "with --name auto: devices and links");
+    schedule_command.app()
+        .add_option("--memory", schedule.memory_bytes,
+                    "with --name auto: most bytes on a rank; default: the cluster's")
+        ->type_name("BYTES")
+        ->check(at_least(1));
 
     SimulateArgs& simulate = options_.simulate;
     Subcommand& simulate_command =

@@ -36,7 +36,7 @@ struct ScheduleSource {
   int chunks = 0;                   // --chunks; 0: the schedule's own
   std::optional<int> microbatches;  // --microbatches: with a flush, of a step; without, minibatches
   std::string policy;               // --policy
-  std::string file;                 // --file: a schedule as JSON
+  std::string file;                 // --file: a .sched file, or a schedule as JSON
 };
 
 struct ScheduleArgs {
@@ -45,6 +45,10 @@ struct ScheduleArgs {
   bool lowered = false;       // with sends, receives, versions, updates
   std::string slots = "1:2";  // F:B used for drawing
   std::string output;         // -o: what else would go to stdout
+  // With --name auto, which searches for a schedule.
+  std::string profile;
+  std::string cluster;
+  double memory_bytes = 0;  // 0: the cluster's
 };
 
 struct SimulateArgs {

@@ -34,7 +34,12 @@ class Checker {
     }
     check_options("data", "datasets", config_.data.name, config_.data.options);
     at("parallel", "rule", [&] { find_rule(parallel().rule); });
-    at("parallel", "schedule", [&] { find_schedule(parallel().schedule); });
+    at("parallel", "schedule", [&] {
+      const Recompute asked = find_schedule(parallel().schedule).builtin->recompute;
+      if (parallel().recompute == Recompute::kNothing) {
+        config_.parallel.recompute = asked;
+      }
+    });
     if (!parallel().policy.empty()) {
       at("parallel", "policy", [&] { find_policy(parallel().policy); });
     }
@@ -281,7 +286,7 @@ class Checker {
   }
 
   const Document& document_;
-  RunConfig& config_;  // unset keys of the optimizer get their defaults
+  RunConfig& config_;  // unset keys get what the optimizer and the schedule say
 };
 
 }  // namespace
