@@ -179,6 +179,7 @@ Value to_value(const Answer& answer) {
     Value formula = Value::map();
     formula.set("window_slots", Value::of(answer.formula->window_slots));
     formula.set("idle_slots", Value::of(answer.formula->idle_slots));
+    formula.set("exact", Value::of(answer.formula->exact));  // false: upper bounds
     formula.set("text", Value::of(answer.chosen.builtin->formula_text));
     root.set("formula", std::move(formula));
   }
@@ -208,7 +209,9 @@ std::string describe(const Answer& answer) {
         fmt::format("batch {} samples; plan {}\n", *answer.batch, describe(*answer.chosen.plan));
   }
   const auto formula = [&](double value) {
-    return answer.formula ? fmt::format(" (formula: {:.6g})", value) : std::string();
+    return answer.formula
+               ? fmt::format(" (formula: {}{:.6g})", answer.formula->exact ? "" : "at most ", value)
+               : std::string();
   };
   const SlotFormula closed = answer.formula.value_or(SlotFormula{});
   text += fmt::format("\nstep    {}{}{}{}\n", duration(answer, simulation.step_s), unit,
