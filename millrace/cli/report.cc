@@ -25,7 +25,7 @@ std::string write_picture(const ReportArgs& args, const RunReport& report) {
                 "--draw: the run has neither a measured nor a predicted trace; train it again")
         .in_file(args.dir);
   }
-  const std::string file = (std::filesystem::path(args.dir) / ("timeline." + args.draw)).string();
+  std::string file = (std::filesystem::path(args.dir) / ("timeline." + args.draw)).string();
   write_file_atomically(file, picture(args.draw, *trace, report.title, TraceClock::kSeconds));
   return file;
 }
