@@ -471,7 +471,8 @@ TEST(ScheduleTest, PicturesHoldLanesBoxesAndFacts) {
         EXPECT_THAT(picture, HasSubstr(fmt::format(">rank {}, stage", rank)));
       }
       EXPECT_THAT(picture, HasSubstr(">forward (F)</text>"));
-      EXPECT_EQ(picture.find("update, border of a step") != std::string::npos, !chosen.schedule.flush);
+      EXPECT_EQ(picture.find("update, border of a step") != std::string::npos,
+                !chosen.schedule.flush);
       const std::size_t begin = picture.find(form == std::string("svg") ? "<svg" : "<div class");
       const std::size_t end = picture.rfind("</svg>") + 6;
       ASSERT_LT(begin, end);
