@@ -9,6 +9,7 @@
 #include "millrace/base/file.h"
 #include "millrace/base/text.h"
 #include "millrace/cli/commands.h"
+#include "millrace/cli/picture.h"
 #include "millrace/cli/schedule_source.h"
 #include "millrace/core/cluster.h"
 #include "millrace/core/grid.h"
@@ -36,14 +37,6 @@ void refuse_search_options(const ScheduleArgs& args) {
   }
 }
 
-void check_form(const std::string& draw) {
-  const std::vector<std::string> forms = {"text", "svg"};
-  if (std::find(forms.begin(), forms.end(), draw) == forms.end()) {
-    throw Error(ErrorCode::kUnsupported, fmt::format("--draw {} is not offered{}; use text or svg",
-                                                     in_quotes(draw), did_you_mean(draw, forms)));
-  }
-}
-
 // One column of the grid: the longest length that both divide into, where they are whole.
 double column_slots(Slots slots) {
   constexpr double kLargest = 1e6;
@@ -55,13 +48,12 @@ double column_slots(Slots slots) {
                : std::min(slots.forward, slots.backward);
 }
 
-Trace trace_in_slots(const ChosenSchedule& chosen, Slots slots) {
+Simulation simulate_in_slots(const ChosenSchedule& chosen, Slots slots) {
   const Cluster cluster = free_cluster(static_cast<int>(chosen.lowered.ranks.size()));
   return simulate({.lowered = chosen.lowered,
                    .costs = slot_costs(chosen.lowered.num_stages, slots.forward, slots.backward),
                    .cluster = cluster,
-                   .num_steps = chosen.num_steps})
-      .trace;
+                   .num_steps = chosen.num_steps});
 }
 
 std::string place_of(const LoweredSchedule& lowered, std::size_t rank) {
@@ -73,8 +65,10 @@ std::string place_of(const LoweredSchedule& lowered, std::size_t rank) {
   return place;
 }
 
-// The actions of each rank as text; only F, B, I, W unless `complete`.
-std::string orders(const LoweredSchedule& lowered, bool complete) {
+// The actions of each rank as text; only F, B, I, W unless `complete`. With a simulation also what
+// each rank waits and keeps in it.
+std::string orders(const LoweredSchedule& lowered, bool complete,
+                   const Simulation* simulation = nullptr) {
   std::string text;
   for (std::size_t rank = 0; rank < lowered.ranks.size(); ++rank) {
     ActionList shown;
@@ -91,22 +85,28 @@ std::string orders(const LoweredSchedule& lowered, bool complete) {
     if (cut) {
       shown.resize(kMostActionsListed);
     }
-    text += fmt::format("rank {} ({}): {}{}\n", rank, place_of(lowered, rank), to_string(shown),
-                        cut ? " ..." : "");
+    std::string facts;
+    if (simulation != nullptr && !lowered.rank_stages[rank].empty()) {
+      const RankSimulation& part = simulation->ranks[rank];
+      facts =
+          fmt::format("; idle {:.1f}%, stash {}", 100 * part.bubble_fraction, part.peak_in_flight);
+    }
+    text += fmt::format("rank {} ({}{}): {}{}\n", rank, place_of(lowered, rank), facts,
+                        to_string(shown), cut ? " ..." : "");
   }
   return text;
 }
 
 std::string drawing(const ChosenSchedule& chosen, const ScheduleArgs& args, Slots slots) {
-  const Trace trace = trace_in_slots(chosen, slots);
-  if (args.draw == "svg") {
-    return timeline_svg(trace, describe(chosen));
+  const Simulation simulation = simulate_in_slots(chosen, slots);
+  if (args.draw != "text") {
+    return picture(args.draw, simulation.trace, describe(chosen), TraceClock::kSlots);
   }
   const double column = column_slots(slots);
   return fmt::format("{}\n\nOne column is {} slot{}; F takes {}, B {}; . is idle\n{}\n{}",
                      describe(chosen), column, column == 1 ? "" : "s", slots.forward,
-                     slots.backward, time_grid(trace, column, kMostColumns),
-                     orders(chosen.lowered, false));
+                     slots.backward, time_grid(simulation.trace, column, kMostColumns),
+                     orders(chosen.lowered, false, &simulation));
 }
 
 Value to_value(const LoweredSchedule& lowered) {
@@ -143,7 +143,7 @@ int run_schedule(const ScheduleArgs& args, Output& output) {
     return run_search(args, output);
   }
   refuse_search_options(args);
-  check_form(args.draw);
+  check_form(args.draw, {"text", "svg", "html"});
   const Slots slots = parse_slots(args.slots);
   const ChosenSchedule chosen = choose_schedule(args.source, Purpose::kDraw);
   std::string text;

@@ -167,7 +167,9 @@ ChosenSchedule choose_schedule(const ScheduleSource& source, Purpose purpose) {
   const Schedule& schedule = chosen.schedule;
   if (!schedule.flush) {
     const int64_t round = schedule.period_microbatches / schedule.num_microbatches;
-    const int64_t shown = 2 * (int64_t{schedule.num_ranks} + 1);  // for a picture
+    // For a picture: filled, as long again, and drained.
+    const int64_t parts = schedule.num_microbatches;
+    const int64_t shown = 2 * ((schedule.num_ranks + parts - 1) / parts + 1);
     chosen.num_steps = purpose == Purpose::kSimulate ? steady_steps(schedule.num_ranks, round)
                                                      : (shown + round - 1) / round * round;
     if (schedule.num_microbatches == 1) {

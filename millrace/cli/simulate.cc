@@ -9,6 +9,7 @@
 #include "millrace/base/file.h"
 #include "millrace/base/text.h"
 #include "millrace/cli/commands.h"
+#include "millrace/cli/picture.h"
 #include "millrace/cli/schedule_source.h"
 #include "millrace/core/cluster.h"
 #include "millrace/core/profile.h"
@@ -179,6 +180,7 @@ Value to_value(const Answer& answer) {
     Value formula = Value::map();
     formula.set("window_slots", Value::of(answer.formula->window_slots));
     formula.set("idle_slots", Value::of(answer.formula->idle_slots));
+    formula.set("exact", Value::of(answer.formula->exact));  // false: upper bounds
     formula.set("text", Value::of(answer.chosen.builtin->formula_text));
     root.set("formula", std::move(formula));
   }
@@ -208,7 +210,9 @@ std::string describe(const Answer& answer) {
         fmt::format("batch {} samples; plan {}\n", *answer.batch, describe(*answer.chosen.plan));
   }
   const auto formula = [&](double value) {
-    return answer.formula ? fmt::format(" (formula: {:.6g})", value) : std::string();
+    return answer.formula
+               ? fmt::format(" (formula: {}{:.6g})", answer.formula->exact ? "" : "at most ", value)
+               : std::string();
   };
   const SlotFormula closed = answer.formula.value_or(SlotFormula{});
   text += fmt::format("\nstep    {}{}{}{}\n", duration(answer, simulation.step_s), unit,
@@ -257,6 +261,12 @@ std::string describe(const Answer& answer) {
 
 int run_simulate(const SimulateArgs& args, Output& output) {
   const bool slots = in_slots(args);
+  if (args.draw.empty() != args.output.empty()) {
+    throw wrong("--draw and -o go together: the form of the picture and its file; give both");
+  }
+  if (!args.draw.empty()) {
+    check_form(args.draw, {"svg", "html"});
+  }
   Answer answer;
   answer.chosen = choose_schedule(args.source, Purpose::kSimulate);
   if (slots) {
@@ -268,10 +278,18 @@ int run_simulate(const SimulateArgs& args, Output& output) {
   if (!args.trace.empty()) {
     write_file_atomically(args.trace, to_json(to_value(answer.simulation.trace)) + "\n");
   }
+  if (!args.draw.empty()) {
+    write_file_atomically(args.output,
+                          picture(args.draw, answer.simulation.trace, describe(answer.chosen),
+                                  slots ? TraceClock::kSlots : TraceClock::kSeconds));
+  }
   output.document(to_value(answer));
   output.text(describe(answer));
   if (!args.trace.empty()) {
     output.text(fmt::format("\ntrace written to {}\n", args.trace));
+  }
+  if (!args.draw.empty()) {
+    output.text(fmt::format("\npicture written to {}\n", args.output));
   }
   return 0;
 }

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "millrace/base/error.h"
 #include "millrace/base/text.h"
 #include "millrace/report/internal/assets.h"
 #include "millrace/report/internal/escape.h"
 #include "millrace/report/internal/page_data.h"
 #include "millrace/report/internal/stage_rows.h"
+#include "millrace/report/internal/template.h"
 #include "millrace/report/report.h"
 
 namespace millrace {
@@ -25,24 +25,6 @@ using internal::StageRow;
 using internal::TimeUnit;
 
 constexpr std::size_t kMostTimelineEvents = 24000;  // of each trace; some 50 bytes each
-
-// Replaces each {{name}} by its value, once: what a value holds is never looked at again.
-std::string fill(std::string_view page, const std::map<std::string_view, std::string>& values) {
-  std::string text;
-  while (true) {
-    const std::size_t open = page.find("{{");
-    text += page.substr(0, open);
-    if (open == std::string_view::npos) {
-      return text;
-    }
-    const std::size_t close = page.find("}}", open);
-    MILLRACE_CHECK(close != std::string_view::npos, "the page template has an unclosed {{");
-    const auto value = values.find(page.substr(open + 2, close - open - 2));
-    MILLRACE_CHECK(value != values.end(), "the page template names a value that is not given");
-    text += value->second;
-    page.remove_prefix(close + 2);
-  }
-}
 
 std::string cell(std::string_view tag, const std::string& text) {
   return fmt::format("<{0}>{1}</{0}>", tag, escape_markup(text));
@@ -249,23 +231,24 @@ std::string config(const RunReport& report) {
 }  // namespace
 
 std::string report_html(const RunReport& report) {
-  return fill(internal::kPageTemplate,
-              {{"title", escape_markup(report.title.empty() ? "untitled run" : report.title)},
-               {"plot_style", std::string(internal::kPlotStyle)},
-               {"style", std::string(internal::kPageStyle)},
-               {"summary", summary(report)},
-               {"notes", notes(report)},
-               {"loss", loss(report)},
-               {"evaluations", evaluations(report)},
-               {"timeline", timeline(report)},
-               {"stages", stages(report)},
-               {"plan", plan_words(report.plan)},
-               {"config", config(report)},
-               {"data", internal::page_data(report, kMostTimelineEvents)},
-               {"plot_licence", std::string(internal::kPlotLicence)},
-               {"plot_script", std::string(internal::kPlotScript)},
-               {"timeline_script", std::string(internal::kTimelineScript)},
-               {"script", std::string(internal::kPageScript)}});
+  return internal::fill(
+      internal::kPageTemplate,
+      {{"title", escape_markup(report.title.empty() ? "untitled run" : report.title)},
+       {"plot_style", std::string(internal::kPlotStyle)},
+       {"style", std::string(internal::kPageStyle)},
+       {"summary", summary(report)},
+       {"notes", notes(report)},
+       {"loss", loss(report)},
+       {"evaluations", evaluations(report)},
+       {"timeline", timeline(report)},
+       {"stages", stages(report)},
+       {"plan", plan_words(report.plan)},
+       {"config", config(report)},
+       {"data", internal::page_data(report, kMostTimelineEvents)},
+       {"plot_licence", std::string(internal::kPlotLicence)},
+       {"plot_script", std::string(internal::kPlotScript)},
+       {"timeline_script", std::string(internal::kTimelineScript)},
+       {"script", std::string(internal::kPageScript)}});
 }
 
 }  // namespace millrace

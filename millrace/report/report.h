@@ -48,9 +48,22 @@ struct RunReport {
 // stretch's extremes, the timeline keeps the events around a steady stretch and says so.
 std::string report_html(const RunReport& report);
 
-// An SVG of a trace as a time-by-rank chart (`millrace schedule --draw svg`, docs). A trace of more
-// than some thousand actions is cut to its steady part.
-std::string timeline_svg(const Trace& trace, const std::string& title);
+// What a trace's times are: seconds, or slots of a simulation in slots, of which only the work is
+// drawn (messages and updates take no time, waits are idle).
+enum class TraceClock { kSeconds, kSlots };
+
+// An SVG of a trace as a time-by-rank chart: a lane a rank, a box an action, coloured by kind and
+// shaded by the rank's stages and directions, the microbatch in it where it fits; each rank's
+// bubble and peak stash; lines at updates where several steps are drawn. (`millrace schedule --draw
+// svg`, docs.) A trace of more than some thousand actions is cut to its steady part.
+std::string timeline_svg(const Trace& trace, const std::string& title,
+                         TraceClock clock = TraceClock::kSeconds);
+
+// The same as one HTML file that loads nothing, for light and dark screens: the lanes can be
+// stretched (buttons, keys, wheel) until every box shows its number. Without script it is the SVG's
+// picture.
+std::string timeline_html(const Trace& trace, const std::string& title,
+                          TraceClock clock = TraceClock::kSeconds);
 
 // Terminal timeline of the steady part of a trace: one row a rank, at most `columns` wide (at least
 // 40 are used), then a key. Each column shows what took most of its time.

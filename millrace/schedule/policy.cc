@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
@@ -26,14 +27,22 @@ void annotate_newest_of(ActionList& list) {
   }
 }
 
+// A backward of several microbatches is cut where the versions of their forwards differ.
 void annotate_stash_of(ActionList& list) {
   struct StageState {
     int64_t newest = 0;
     std::unordered_map<int64_t, int64_t>
         read_by;  // microbatch in flight -> version its forward read
+    // A backward without its forward stays unannotated; find_faults reports it.
+    int64_t read_for(int64_t microbatch) const {
+      const auto found = read_by.find(microbatch);
+      return found == read_by.end() ? kNone : found->second;
+    }
   };
   std::map<int32_t, StageState> stages;
-  for (Action& action : list) {
+  ActionList annotated;
+  annotated.reserve(list.size());
+  for (Action action : list) {
     StageState& stage = stages[action.stage];
     if (action.kind == ActionKind::kForward) {
       action.version = stage.newest;
@@ -41,13 +50,23 @@ void annotate_stash_of(ActionList& list) {
         stage.read_by[m] = stage.newest;
       }
     } else if (is_compute(action.kind)) {
-      // A backward without its forward stays unannotated; find_faults reports it.
-      const auto found = stage.read_by.find(action.first);
-      action.version = found == stage.read_by.end() ? kNone : found->second;
+      action.version = stage.read_for(action.first);
+      for (int64_t m = action.first + 1; m <= action.last; ++m) {
+        const int64_t version = stage.read_for(m);
+        if (version != action.version) {
+          Action part = action;
+          part.last = m - 1;
+          annotated.push_back(part);
+          action.first = m;
+          action.version = version;
+        }
+      }
     } else if (action.kind == ActionKind::kStep) {
       action.version = ++stage.newest;
     }
+    annotated.push_back(action);
   }
+  list = std::move(annotated);
 }
 
 void annotate_newest(ActionLists& lists) {

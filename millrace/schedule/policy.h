@@ -10,7 +10,8 @@
 namespace millrace {
 
 // flush:  F and B read the version current at the step's start; STEP makes the next.
-// stash:  F reads the newest; B the version its forward read; STEP makes newest + 1.
+// stash:  F reads the newest; B the version its forward read; STEP makes newest + 1. A B of several
+//         microbatches is cut where the versions that their forwards read differ.
 //         Source: PipeDream, SOSP'19, section 3.3.
 // vertical_sync: F and B of a minibatch read, on every stage, the version that stage 0 read for it;
 //         STEP makes newest + 1. Needs stages that update together. Same source and section.
@@ -24,15 +25,16 @@ namespace millrace {
 //         exists to avoid (`verify --break stash`).
 // blend:  F reads the newest; B a mix of the version its forward read and the newest:
 //         S x stale + (1 - S) x newest, S = exp(-lambda x (newest - stale)). The annotation names
-//         the stale version; LoweredSchedule::blend_lambda is lambda. Source: I-TiMePReSt, same
-//         paper; the exponential is our reconstruction.
+//         the stale version, for which a B is cut as under stash; LoweredSchedule::blend_lambda is
+//         lambda. Source: I-TiMePReSt, same paper; the exponential is our reconstruction.
 struct PolicyEntry {
   std::string name;
   std::string text;
   bool needs_flush;
   bool updates_together;     // all stages must update after the same minibatches
   bool backward_as_forward;  // a backward reads the version that its forward read
-  // Annotates the lists of all ranks, which already hold their STEPs, in place.
+  // Annotates the lists of all ranks, which already hold their STEPs, in place, and cuts a B that
+  // would read two versions.
   void (*annotate)(ActionLists&);
 };
 

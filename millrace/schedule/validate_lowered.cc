@@ -416,8 +416,15 @@ void check_versions(Check& check, const std::string& policy_name) {
   for (std::size_t rank = 0; rank < check.lists.size(); ++rank) {
     const ActionList& expected = all_expected[rank];
     std::map<int, int64_t> newest;  // of each stage
-    for (std::size_t i = 0; i < expected.size(); ++i) {
+    for (std::size_t i = 0; i < check.lists[rank].size(); ++i) {
       const Action& action = check.lists[rank][i];
+      if (action.last != expected[i].last) {
+        check.add(place_of(rank, i),
+                  fmt::format("one backward of forwards that read different versions; policy {} "
+                              "needs it cut after microbatch {}",
+                              policy->name, expected[i].last));
+        break;  // what follows is out of step
+      }
       const bool is_step = action.kind == ActionKind::kStep;
       if (!is_step && !is_compute(action.kind)) {
         continue;

@@ -56,22 +56,23 @@ double busy_s(const RankRun& run, int64_t num_steps) {
 double steady_period_s(const std::vector<RankRun>& runs, const LoweredSchedule& lowered,
                        int64_t num_steps) {
   std::vector<double> done_s(num_steps, 0.0);  // end of each minibatch's last backward
+  int64_t ahead = 0;  // most steps that some rank's forwards run ahead of its backwards
   for (const RankRun& run : runs) {
+    int64_t newest = 0;
     for (std::size_t i = 0; i < run.actions.size(); ++i) {
       const ActionKind kind = run.actions[i].action.kind;
-      if (is_compute(kind) && kind != ActionKind::kForward) {
-        double& end_s = done_s[run.actions[i].step];
-        end_s = std::max(end_s, run.trace.events[i].end_s);
+      const int64_t step = run.actions[i].step;
+      if (kind == ActionKind::kForward) {
+        newest = std::max(newest, step);
+      } else if (is_compute(kind)) {
+        done_s[step] = std::max(done_s[step], run.trace.events[i].end_s);
+        ahead = std::max(ahead, newest - step);
       }
     }
   }
-  int64_t num_ranks = 0;
-  for (const std::vector<int>& ranks : lowered.stage_ranks) {
-    num_ranks += static_cast<int64_t>(ranks.size());
-  }
   const int64_t round = lowered.round_steps;
-  const int64_t first = num_ranks - 1;
-  const int64_t last = num_steps - num_ranks;
+  const int64_t first = ahead;
+  const int64_t last = num_steps - 1 - ahead;
   const int64_t rounds = (last - first) / 2 / round;
   const int64_t middle = last - (rounds > 0 ? rounds * round : (last - first) - (last - first) / 2);
   if (last > middle) {

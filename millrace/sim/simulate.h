@@ -68,9 +68,9 @@ struct RankSimulation {
   double busy_s = 0;  // computing (F, B, I, W, with the actions' overhead), inside the window
   double bubble_fraction = 0;  // idle / window
   int64_t peak_stash_bytes = 0;
-  int peak_in_flight = 0;  // microbatches whose F ran and whose B (W) has not
-  int peak_weight_versions = 0;
-  MemoryUse memory;  // each part's own peak; workspace is not simulated
+  int peak_in_flight = 0;        // (stage, microbatch) pairs whose F ran and whose B (W) has not
+  int peak_weight_versions = 0;  // of the stage that needs most
+  MemoryUse memory;              // each part's own peak; workspace is not simulated
 };
 
 // Bytes alive on a rank after a change, for the report's memory curve; times never fall.

@@ -131,7 +131,9 @@ refused "microbatches that the batch does not hold" '3 ' simulate "$data/plan.js
 # Schedules.
 refused "ranks that are no number" 'found `four`' schedule --name 1f1b --ranks four
 refused "no ranks" 'needs --ranks' schedule --name 1f1b
-refused "html" 'html. is not offered.*text or svg' schedule --name 1f1b --ranks 2 --draw html
+refused "another picture" 'pdf. is not offered.*text, svg or html' schedule --name 1f1b --ranks 2 --draw pdf
+refused "a picture without a file" 'give both' simulate --name 1f1b --ranks 2 --draw svg
+refused "a text picture of a simulation" 'text. is not offered.*svg or html' simulate --name 1f1b --ranks 2 --draw text -o x
 refused "an unfitting policy" 'does not take weight policy' schedule --name gpipe --ranks 2 --policy stash
 refused "slots without a colon" 'two numbers above 0' simulate --name 1f1b --ranks 2 --slots 12
 refused "nothing to simulate" 'give a plan file' simulate

@@ -42,6 +42,13 @@ grep -q 'plain data parallel' "$work/plan.txt" || fail "no comparison with plain
 grep -qE '^step +[0-9.]+ ms, the steady period' "$work/simulate.txt" || fail "$(cat "$work/simulate.txt")"
 "$MILLRACE" schedule "$work/plan.json" --draw svg -o "$work/plan.svg" > /dev/null
 grep -q '<svg' "$work/plan.svg" || fail "no picture"
+
+# The pictures of the docs are the program's.
+mkdir "$work/images"
+scripts/draw_schedules.sh "$MILLRACE" "$work/images"
+for picture in "$work"/images/*.svg; do
+  cmp "$picture" "docs/images/${picture##*/}" || fail "docs/images/${picture##*/} is old; run scripts/draw_schedules.sh"
+done
 "$MILLRACE" plan examples/profile.json --cluster examples/cluster.toml --straight --json 2> /dev/null > "$work/printed.json"
 "$MILLRACE" simulate "$work/printed.json" --profile examples/profile.json --cluster examples/cluster.toml > "$work/again.txt"
 cmp "$work/simulate.txt" "$work/again.txt" || fail "the printed plan is another than the written one"

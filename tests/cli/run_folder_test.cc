@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "millrace/base/file.h"
+#include "millrace/cli/commands.h"
 #include "tests/base/caught.h"
 #include "tests/cli/cli_testing.h"
 
@@ -147,6 +148,32 @@ TEST_F(RunFolderTest, WithoutTracesThereAreNoLanes) {
   remove(kPredictionFile);
   write_report(folder_.path());
   EXPECT_FALSE(std::filesystem::exists(folder_.path(kPerfettoFile)));
+}
+
+// `report --draw`: the measured lanes, those of the prediction where nothing was measured.
+TEST_F(RunFolderTest, DrawsTheLanesAsAPicture) {
+  ReportArgs args;
+  args.dir = folder_.path();
+  const auto report = [&] {
+    return printed_by([&] {
+      Output output(true);
+      return run_report(args, output);
+    });
+  };
+  EXPECT_EQ(parse_json(report().out, "stdout").root.find("timeline"), nullptr);
+  args.draw = "svg";
+  const Document answer = parse_json(report().out, "stdout");
+  EXPECT_EQ(answer.root.find("timeline")->string, folder_.path("timeline.svg"));
+  EXPECT_THAT(read_file(folder_.path("timeline.svg")), HasSubstr("measured: bubble 0.0% of"));
+  args.draw = "html";
+  remove(kTraceFile);
+  report();
+  EXPECT_THAT(read_file(folder_.path("timeline.html")), HasSubstr("simulated: bubble"));
+  remove(kPredictionFile);
+  Output output(true);
+  EXPECT_THAT(caught([&] { run_report(args, output); }).message(), HasSubstr("neither"));
+  args.draw = "png";
+  EXPECT_THAT(caught([&] { run_report(args, output); }).message(), HasSubstr("use svg or html"));
 }
 
 }  // namespace

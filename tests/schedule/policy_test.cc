@@ -94,6 +94,21 @@ TEST(Policy, BlendNamesTheStaleVersionAsStashDoes) {
   EXPECT_EQ(lower(testing::two_stage_schedule("blend"), 1).blend_lambda, 1);
 }
 
+// Minibatches of three microbatches whose backward is one action: it is cut where an update came
+// between the forwards.
+TEST(Policy, ABackwardIsCutWhereItsForwardsReadDifferentVersions) {
+  for (const char* policy : {"stash", "blend"}) {
+    ActionLists lists = {parse_actions("0F0 0F1 0F2 0F3 0B0-2 0STEP0-2 0F4 0F5 0B3-5 0STEP3-5")};
+    find_policy(policy).annotate(lists);
+    EXPECT_EQ(to_string(lists[0]),
+              "0F0@0 0F1@0 0F2@0 0F3@0 0B0-2@0 0STEP0-2@1 0F4@1 0F5@1 0B3@0 0B4-5@1 0STEP3-5@2");
+    const ActionLists once = lists;
+    find_policy(policy).annotate(lists);
+    EXPECT_EQ(lists, once);
+    EXPECT_EQ(peak_weight_versions(lists[0]), 2);
+  }
+}
+
 TEST(Policy, StagesOfARankHaveVersionsOfTheirOwn) {
   EXPECT_EQ(annotated("stash", "0F0 2F0 2B0 2STEP0 0F1 2F1 0B0 0STEP0 2B1 2STEP1 0B1 0STEP1"),
             "0F0@0 2F0@0 2B0@0 2STEP0@1 0F1@0 2F1@1 0B0@0 0STEP0@1 2B1@1 2STEP1@2 0B1@0 0STEP1@2");

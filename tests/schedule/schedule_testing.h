@@ -18,15 +18,38 @@
 
 namespace millrace::testing {
 
-// The builtins with one stage a rank and whole backwards, which are those that deal.
-inline std::vector<ScheduleEntry> straight_schedules() {
-  std::vector<ScheduleEntry> entries;
-  for (const ScheduleEntry& entry : schedules()) {
-    if (entry.builtin->deals) {
-      entries.push_back(entry);
+// Every (P, M, V) that the schedule offers of these ranks and microbatches and 1 to 4 chunks, V
+// filled in.
+inline std::vector<ScheduleConfig> offered(const ScheduleEntry& entry,
+                                           const std::vector<int>& num_ranks,
+                                           const std::vector<int>& num_microbatches) {
+  std::vector<ScheduleConfig> configs;
+  for (const int ranks : num_ranks) {
+    for (const int microbatches : num_microbatches) {
+      for (int chunks = 1; chunks <= 4; ++chunks) {
+        const ScheduleConfig config{
+            .num_ranks = ranks, .num_microbatches = microbatches, .chunks = chunks};
+        if (!why_refused(entry, config)) {
+          configs.push_back(config);
+        }
+      }
     }
   }
-  return entries;
+  return configs;
+}
+
+inline std::vector<int> from_to(int first, int last) {
+  std::vector<int> numbers;
+  for (int number = first; number <= last; ++number) {
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+inline std::string describe(const ScheduleEntry& entry, const ScheduleConfig& config) {
+  return entry.name + " P=" + std::to_string(config.num_ranks) +
+         " M=" + std::to_string(config.num_microbatches) + " V=" + std::to_string(config.chunks) +
+         (config.copies > 1 ? " copies=" + std::to_string(config.copies) : "");
 }
 
 // A plan of `num_stages` stages with `replicas` ranks each, stage by stage, and `num_idle` ranks

@@ -274,19 +274,38 @@ void run_on_threads(const LoweredSchedule& lowered, int64_t num_steps, int64_t s
 }
 
 TEST(SchedulesOnThreads, EveryBuiltinWithEveryPolicy) {
-  for (const ScheduleEntry& entry : testing::straight_schedules()) {
-    for (int ranks = 1; ranks <= 5; ++ranks) {
-      for (const int microbatches : {1, 2, 7}) {
-        if (entry.builtin->offers({ranks, microbatches})) {
-          continue;
-        }
-        for (const std::string& policy : entry.builtin->policies()) {
-          SCOPED_TRACE(::testing::Message()
-                       << entry.name << " P=" << ranks << " M=" << microbatches << " " << policy);
-          const Schedule schedule = make_schedule(entry.name, {ranks, microbatches}, policy);
-          const int64_t steps = schedule.flush ? 5 : 40;
-          run_on_threads(lower(schedule, steps), steps, steps);
-        }
+  for (const ScheduleEntry& entry : schedules()) {
+    for (const ScheduleConfig& config :
+         testing::offered(entry, testing::from_to(1, 5), {1, 2, 4, 7, 8})) {
+      if (config.chunks > std::max(2, entry.builtin->chunks)) {
+        continue;  // nothing new on a rank of more than two
+      }
+      for (const std::string& policy : entry.builtin->policies()) {
+        SCOPED_TRACE(testing::describe(entry, config) + " " + policy);
+        const Schedule schedule = make_schedule(entry.name, config, policy);
+        const int64_t steps = schedule.flush ? 3 : std::max(40 / config.num_microbatches, 9);
+        run_on_threads(lower(schedule, steps), steps, steps);
+        run_on_threads(lower(schedule, steps), steps, steps / 2);
+      }
+    }
+  }
+}
+
+TEST(SchedulesOnThreads, CopiesOfEveryBuiltin) {
+  for (const ScheduleEntry& entry : schedules()) {
+    for (ScheduleConfig config : testing::offered(entry, {2, 3}, {1, 2, 4, 6})) {
+      if (config.chunks > std::max(2, entry.builtin->chunks)) {
+        continue;
+      }
+      for (const int copies : {2, 3}) {
+        config.copies = copies;
+        SCOPED_TRACE(testing::describe(entry, config));
+        const Schedule schedule = make_schedule(entry.name, config);
+        const int64_t steps = schedule.flush ? 2 : 9;
+        const LoweredSchedule lowered =
+            lower(schedule, plan_of_positions(schedule), steps, chain_links(schedule.num_stages),
+                  schedule.flush && copies == 2);
+        run_on_threads(lowered, steps, steps);
       }
     }
   }

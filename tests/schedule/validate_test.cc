@@ -376,31 +376,39 @@ TEST(Damage, OfLoweredSchedulesIsFoundExactlyWhenTheRehearsalFails) {
   constexpr uint64_t kSeed = 20;
   SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
   Draws draws(kSeed);
-  const std::vector<ScheduleEntry> entries = testing::straight_schedules();
   int num_harmless = 0;
   int num_found = 0;
-  for (int trial = 0; trial < 6000; ++trial) {
+  for (int trial = 0; trial < 9000; ++trial) {
     const ScheduleEntry& entry =
-        entries[static_cast<std::size_t>(draws.below(static_cast<int64_t>(entries.size())))];
-    const int stages = static_cast<int>(1 + draws.below(4));
-    int microbatches = static_cast<int>(1 + draws.below(5));
+        schedules()[static_cast<std::size_t>(draws.below(std::ssize(schedules())))];
+    const int ranks = static_cast<int>(1 + draws.below(4));
+    const int microbatches = static_cast<int>(1 + draws.below(5));
     const int replicas = static_cast<int>(1 + draws.below(2));
-    if (entry.builtin->offers({stages, microbatches})) {
-      microbatches = 1;
+    ScheduleConfig config{.num_ranks = ranks, .num_microbatches = microbatches, .copies = replicas};
+    if (why_refused(entry, config)) {
+      config.num_microbatches = 1;
+    }
+    if (why_refused(entry, config)) {
+      config.num_ranks = 2;
+      config.num_microbatches = entry.name == "2bp-1f1b-2" ? 4 : 2;
+    }
+    if (entry.builtin->deals) {
+      config.replicas.assign(static_cast<std::size_t>(config.num_ranks), replicas);
+      config.num_ranks *= replicas;
+      config.copies = 1;
     }
     const auto policies = entry.builtin->policies();
-    Plan plan = testing::plan_of(stages, replicas);
-    plan.microbatches = microbatches;
     const Schedule schedule = make_schedule(
-        entry.name, schedule_config(plan),
+        entry.name, config,
         policies[static_cast<std::size_t>(draws.below(static_cast<int64_t>(policies.size())))]);
+    const Plan plan = plan_of_positions(schedule);
     LoweredSchedule lowered = lower(schedule, plan, 1 + draws.below(6));
     const LoweredSchedule before = lowered;
     const int total = static_cast<int>(lowered.num_steps * lowered.microbatches_per_step);
     const Damage done = damage(lowered.ranks, draws, total, true);
     SCOPED_TRACE(::testing::Message()
-                 << "trial " << trial << " " << entry.name << " S=" << stages << " r=" << replicas
-                 << " M=" << microbatches << ": " << done.text);
+                 << "trial " << trial << " " << testing::describe(entry, config)
+                 << " r=" << replicas << " " << schedule.policy << ": " << done.text);
     const std::vector<Finding> findings = find_faults(lowered);
     const std::string fault = testing::rehearse(lowered);
     ASSERT_EQ(findings.empty(), fault.empty()) << texts_of(findings) << "rehearsal: " << fault;
@@ -460,6 +468,20 @@ TEST(Damage, OfSeveralStagesARankIsFoundExactlyWhenTheRehearsalFails) {
   }
   EXPECT_GT(num_harmless, 500);
   EXPECT_GT(num_found, 3000);
+}
+
+TEST(FindFaults, ABackwardOfForwardsOnDifferentVersionsIsReported) {
+  LoweredSchedule lowered = lower(make_schedule("i-timeprest", {2, 3}, "stash"), 4);
+  EXPECT_TRUE(find_faults(lowered).empty());
+  ActionList& list = lowered.ranks[0];
+  const auto part = std::find_if(list.begin(), list.end(), [](const Action& action) {
+    return action.kind == ActionKind::kBackward && action.num_microbatches() < 3;
+  });
+  ASSERT_NE(part, list.end());
+  part->last = (part + 1)->last;
+  list.erase(part + 1);
+  EXPECT_THAT(texts_of(find_faults(lowered)),
+              HasSubstr("forwards that read different versions; policy stash needs it cut"));
 }
 
 TEST(FindFaults, MessagesOfARankToItselfAreReported) {

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "millrace/schedule/policy.h"
+#include "tests/schedule/schedule_testing.h"
 #include "tests/sim/sim_testing.h"
 
 namespace millrace {
@@ -172,38 +173,130 @@ TEST(ClosedForm, FourBalancedStagesAreFourTimesFaster) {
   EXPECT_EQ(naive.step_s / pipedream.step_s, 4.0);
 }
 
-// Every schedule with one stage a rank and whole backwards against the formula it declares.
+// Every offered size of every schedule against the formula and the stash that it declares.
 TEST(ClosedForm, EveryScheduleKeepsItsOwnFormula) {
+  int cases = 0;
   for (const ScheduleEntry& entry : schedules()) {
-    if (!entry.builtin->deals) {
-      continue;
-    }
-    int offered = 0;
-    for (int p = 1; p <= 6; ++p) {
-      for (int m = 1; m <= 9; ++m) {
-        if (entry.builtin->offers({p, m})) {
+    const std::vector<ScheduleConfig> configs =
+        testing::offered(entry, testing::from_to(1, 8), testing::from_to(1, 16));
+    EXPECT_GE(configs.size(), 8U) << entry.name;
+    for (const ScheduleConfig& config : configs) {
+      SCOPED_TRACE(testing::describe(entry, config));
+      const int p = config.num_ranks;
+      const Schedule schedule = make_schedule(entry.name, config);
+      const StashFormula stash = entry.builtin->peak_stash(config);
+      // Long enough for the steady period, and to be full: both in steps.
+      const int64_t steps = schedule.flush ? 1 : 8 + 6 * ((p - 1) / config.num_microbatches + 1);
+      const LoweredSchedule lowered = lower(schedule, steps);
+      for (const Slots slots : kRatios) {
+        const auto formula = entry.builtin->formula(config, slots.f, slots.b);
+        const bool papers_own = slots.f == 1 && slots.b == 2;
+        if (!formula || !(papers_own || (p + config.num_microbatches) % 4 == 0)) {
           continue;
         }
-        ++offered;
-        const Schedule schedule = make_schedule(entry.name, {p, m});
-        const int64_t steps = schedule.flush ? 1 : 4 * p + 40;
-        const LoweredSchedule lowered = lower(schedule, steps);
-        const Simulation simulation = simulate_slots(lowered, {1, 2}, steps);
-        const SlotFormula formula = entry.builtin->formula({p, m}, 1, 2).value();
-        EXPECT_EQ(simulation.step_s, formula.window_slots) << entry.name << " " << p << " " << m;
-        if (schedule.flush) {
-          EXPECT_EQ(simulation.idle_slots, formula.idle_slots)
-              << entry.name << " " << p << " " << m;
-        }
-        const std::vector<int> peaks = entry.builtin->peak_stash({p, m}).ranks;
+        const Simulation simulation = simulate_slots(lowered, slots, steps);
+        // Whole and half slots, so that everything is exact.
+        EXPECT_LE(simulation.step_s, formula->window_slots);
+        EXPECT_TRUE(!formula->exact || simulation.step_s == formula->window_slots)
+            << simulation.step_s << " of " << formula->window_slots;
+        double busy_s = 0;
         for (int r = 0; r < p; ++r) {
-          EXPECT_EQ(simulation.ranks[r].peak_in_flight, peaks[r]) << entry.name;
-          EXPECT_EQ(simulation.ranks[r].peak_weight_versions,
-                    peak_weight_versions(lowered.ranks[r]));
+          const RankSimulation& rank = simulation.ranks[r];
+          busy_s += rank.busy_s;
+          EXPECT_LE(rank.peak_in_flight, stash.ranks[r]) << "rank " << r;
+          EXPECT_TRUE(!stash.exact || rank.peak_in_flight == stash.ranks[r]) << "rank " << r;
+          EXPECT_EQ(rank.peak_weight_versions, peak_weight_versions(lowered.ranks[r]));
+          EXPECT_TRUE(!schedule.flush || rank.peak_weight_versions == 1);
+        }
+        if (schedule.flush) {
+          EXPECT_EQ(simulation.window_s, simulation.step_s);
+          EXPECT_LE(simulation.idle_slots, formula->idle_slots);
+          EXPECT_TRUE(!formula->exact || simulation.idle_slots == formula->idle_slots)
+              << simulation.idle_slots << " of " << formula->idle_slots;
+        } else {
+          // In the steady period all ranks are busy all the time.
+          const double work = slots.f + slots.b;
+          EXPECT_EQ(formula->idle_slots, 0);
+          EXPECT_EQ(simulation.step_s, config.num_microbatches * work);
+        }
+        EXPECT_EQ(busy_s, static_cast<double>(p * config.chunks * config.num_microbatches * steps) *
+                              entry.builtin->directions / entry.builtin->directions *
+                              (slots.f + slots.b));
+        ++cases;
+      }
+      ASSERT_FALSE(HasFailure());
+    }
+  }
+  std::cout << cases << " cases, bits equal\n";
+  EXPECT_GT(cases, 3500);
+}
+
+// The steady period of steps of several microbatches, for segments short and long.
+TEST(ClosedForm, StepsOfSeveralMicrobatchesHaveTheirPeriod) {
+  for (const char* name : {"pipedream-2bw", "timeprest", "v-timeprest", "i-timeprest"}) {
+    for (int p = 1; p <= 8; ++p) {
+      for (const int m : {1, 2, 3, 4, 5, 7, 8, 16}) {
+        const ScheduleEntry& entry = find_schedule(name);
+        ScheduleConfig config{.num_ranks = p, .num_microbatches = m, .chunks = 1};
+        const auto formula = entry.builtin->formula(config, 1, 2);
+        if (entry.builtin->offers(config) || !formula) {
+          continue;
+        }
+        EXPECT_EQ(formula->window_slots, 3 * m);
+        // Steps that fill the pipeline, as many that drain it, and two between.
+        const int ahead = (2 * (p - 1) + m - 1) / m;
+        for (const int copies : {1, 2}) {
+          config.copies = copies;
+          const Schedule schedule = make_schedule(name, config);
+          for (const int64_t steps : {2 * ahead + 3, 2 * ahead + 8, 4 * p + 40}) {
+            if (copies * m > 4 && steps == 4 * p + 40) {
+              continue;  // slow, and nothing new
+            }
+            const LoweredSchedule lowered = lower(schedule, steps);
+            EXPECT_EQ(simulate_slots(lowered, {1, 2}, steps).step_s, 3 * m)
+                << testing::describe(entry, config) << ", " << steps << " steps";
+          }
         }
       }
     }
-    EXPECT_GT(offered, 0) << entry.name;
+  }
+}
+
+// Two versions are enough for pipedream-2bw wherever it is offered. v-timeprest keeps one. Under
+// i-timeprest rank r is 2(P-1-r) forwards ahead, and keeps one version for each update that these
+// see pass; under timeprest all ranks are as far behind as the last one, and may need as many.
+TEST(ClosedForm, WeightVersionsOfSchedulesWithoutAFlush) {
+  for (int p = 1; p <= 8; ++p) {
+    for (int m = 1; m <= 16; ++m) {
+      SCOPED_TRACE(::testing::Message() << "P=" << p << " M=" << m);
+      const ScheduleConfig config{.num_ranks = p, .num_microbatches = m, .chunks = 1};
+      const auto kept = [&](int ahead) { return 1 + (2 * ahead + m - 1) / m; };
+      const int64_t steps = 8 + 4 * kept(p - 1);
+      const auto versions = [&](const char* name, const char* policy) {
+        const LoweredSchedule lowered = lower(make_schedule(name, config, policy), steps);
+        std::vector<int> peaks;
+        for (const RankSimulation& rank : simulate_slots(lowered, {1, 2}, steps).ranks) {
+          peaks.push_back(rank.peak_weight_versions);
+        }
+        return peaks;
+      };
+      const auto ranks = static_cast<std::size_t>(p);
+      EXPECT_EQ(versions("v-timeprest", ""), std::vector<int>(ranks, 1));
+      const std::vector<int> vertical = versions("timeprest", "");
+      EXPECT_EQ(vertical.back(), kept(p - 1));
+      EXPECT_LE(*std::max_element(vertical.begin(), vertical.end()), kept(p - 1));
+      std::vector<int> stashed;
+      for (int r = 0; r < p; ++r) {
+        stashed.push_back(kept(p - 1 - r));
+      }
+      EXPECT_EQ(versions("i-timeprest", "blend"), stashed);
+      EXPECT_EQ(versions("i-timeprest", "stash"), stashed);
+      if (m >= p - 1) {
+        EXPECT_EQ(versions("pipedream-2bw", ""), std::vector<int>(ranks, 2));
+      } else {
+        EXPECT_TRUE(find_schedule("pipedream-2bw").builtin->offers(config));
+      }
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <random>
 
+#include "tests/schedule/schedule_testing.h"
 #include "tests/sim/sim_testing.h"
 
 namespace millrace {
@@ -441,21 +442,21 @@ TEST(Simulate, EveryTraceIsConsistentConservedAndDeterministic) {
   };
   int runs = 0;
   for (const ScheduleEntry& entry : schedules()) {
-    if (!entry.builtin->deals) {
-      continue;  // several stages a rank, split backwards, or a policy of its own
-    }
-    for (int round = 0; round < 60; ++round) {
-      const int p = 1 + static_cast<int>(random() % 6);
-      const int m = 1 + static_cast<int>(random() % 8);
-      if (entry.builtin->offers({p, m}) && entry.builtin->offers({p, 1})) {
-        continue;
-      }
-      const int microbatches = entry.builtin->offers({p, m}) ? 1 : m;
+    const std::vector<ScheduleConfig> configs =
+        testing::offered(entry, testing::from_to(1, 6), testing::from_to(1, 8));
+    for (int round = 0; round < 20; ++round) {
+      ScheduleConfig config = configs[random() % configs.size()];
       const int replicas = 1 + static_cast<int>(random() % 3);
-      const Plan plan = replicated(p, replicas, entry.name, microbatches);
-      const Schedule schedule = make_schedule(entry.name, schedule_config(plan));
-      const int64_t steps = schedule.flush ? 1 + static_cast<int64_t>(random() % 3) : m;
-      const LoweredSchedule lowered = lower(schedule, plan, steps);
+      const int p = config.num_ranks;
+      config.copies = replicas;
+      if (entry.builtin->deals) {
+        config.replicas.assign(static_cast<std::size_t>(p), replicas);
+        config.num_ranks *= replicas;
+        config.copies = 1;
+      }
+      const Schedule schedule = make_schedule(entry.name, config);
+      const int64_t steps = 1 + static_cast<int64_t>(random() % (schedule.flush ? 3 : 8));
+      const LoweredSchedule lowered = lower(schedule, steps);
       Cluster cluster = network(p * replicas, 100 + number(1000), number(0.1));
       cluster.relative_speed.clear();
       for (int d = 0; d < p * replicas; ++d) {
@@ -464,7 +465,7 @@ TEST(Simulate, EveryTraceIsConsistentConservedAndDeterministic) {
       cluster.action_overhead_s = number(0.01);
       std::vector<StageCost> costs;
       double work_s = 0;
-      for (int s = 0; s < p; ++s) {
+      for (int s = 0; s < schedule.num_stages; ++s) {
         costs.push_back(stage(number(1), number(2), static_cast<int64_t>(random() % 500),
                               static_cast<int64_t>(random() % 3000)));
         costs.back().update_s = number(0.2);
@@ -492,7 +493,7 @@ TEST(Simulate, EveryTraceIsConsistentConservedAndDeterministic) {
       ++runs;
     }
   }
-  EXPECT_GT(runs, 200);
+  EXPECT_GE(runs, 20 * 19);
 }
 
 }  // namespace

@@ -230,7 +230,8 @@ class Parser {
             "auto --profile examples/profile.json --cluster examples/cluster.toml --ranks 2 "
             "--microbatches 8 -o my.sched");
     add_source(schedule_command, schedule.source);
-    schedule_command.text("--draw", schedule.draw, "FORM", "text or svg")
+    schedule_command
+        .text("--draw", schedule.draw, "FORM", "the picture, time by rank, as text, svg or html")
         .flag("--lowered", schedule.lowered,
               "the complete actions: sends, receives, weight versions, updates")
         .text("--slots", schedule.slots, "F:B", "lengths of a forward and a backward as drawn")
@@ -257,11 +258,15 @@ class Parser {
               "without a profile: slots of a forward and a backward; 1:2 if left out")
         .count("--batch", simulate.batch,
                "samples of a minibatch; default: the profile's samples x microbatches")
-        .text("--trace", simulate.trace, "FILE", "write what runs when as a Trace");
+        .text("--trace", simulate.trace, "FILE", "write what runs when as a Trace")
+        .text("--draw", simulate.draw, "FORM", "write the picture, time by rank, as svg or html")
+        .text("-o,--output", simulate.output, "FILE", "where --draw writes");
 
     add(Command::kReport, "report", "Rebuild the HTML page of a run",
         "millrace report runs/fashion_mnist")
-        .positional("DIR", options_.report.dir, "the run's folder");
+        .positional("DIR", options_.report.dir, "the run's folder")
+        .text("--draw", options_.report.draw, "FORM",
+              "also write timeline.svg or timeline.html there: svg or html");
   }
 
   void add_torch() {

@@ -41,7 +41,7 @@ struct ScheduleSource {
 
 struct ScheduleArgs {
   ScheduleSource source;
-  std::string draw = "text";  // text, svg
+  std::string draw = "text";  // text, svg, html
   bool lowered = false;       // with sends, receives, versions, updates
   std::string slots = "1:2";  // F:B used for drawing
   std::string output;         // -o: what else would go to stdout
@@ -58,10 +58,13 @@ struct SimulateArgs {
   std::string slots;             // F:B
   std::optional<int64_t> batch;  // default: the profile's samples x microbatches
   std::string trace;             // --trace out.json
+  std::string draw;              // svg, html: a picture, written to `output`
+  std::string output;            // -o
 };
 
 struct ReportArgs {
   std::string dir;
+  std::string draw;  // svg, html: a picture of the lanes too
 };
 
 // Torch side.

@@ -10,6 +10,9 @@ extern const std::string_view kPageTemplate;  // HTML with {{name}} where a valu
 extern const std::string_view kPageStyle;
 extern const std::string_view kPageScript;
 extern const std::string_view kTimelineScript;
+extern const std::string_view kFigureTemplate;  // the page of one figure
+extern const std::string_view kFigurePageStyle;
+extern const std::string_view kFigureScript;
 extern const std::string_view kPlotScript;  // uPlot, MIT
 extern const std::string_view kPlotStyle;
 extern const std::string_view kPlotLicence;

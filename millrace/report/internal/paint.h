@@ -28,6 +28,7 @@ inline constexpr std::array<Paint, 8> kPaints = {{
     {'s', "send, receive", "#8c8c8c", "#000000"},
     {'.', "wait", "#c9ced6", "#000000"},
 }};
+inline constexpr std::size_t kNumComputePaints = 4;  // F, B, I, W, the first ones
 inline constexpr std::size_t kTransferPaint = 6;
 inline constexpr std::size_t kWaitPaint = 7;
 

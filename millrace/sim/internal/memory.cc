@@ -17,7 +17,8 @@ struct Change {
   int64_t order = 0;
   MemoryUse bytes;  // differences
   int in_flight = 0;
-  int versions = 0;
+  int stage = 0;
+  int versions = 0;  // of the stage
 };
 
 class Ledger {
@@ -55,11 +56,13 @@ class Ledger {
   double end_s(std::size_t i) const { return run_.trace.events[i].end_s; }
 
   Change& at_start(std::size_t i) {
-    changes_.push_back({start_s(i), 2 * static_cast<int64_t>(i), {}, 0, 0});
+    changes_.push_back(
+        {start_s(i), 2 * static_cast<int64_t>(i), {}, 0, run_.actions[i].action.stage, 0});
     return changes_.back();
   }
   Change& at_end(std::size_t i) {
-    changes_.push_back({end_s(i), 2 * static_cast<int64_t>(i) + 1, {}, 0, 0});
+    changes_.push_back(
+        {end_s(i), 2 * static_cast<int64_t>(i) + 1, {}, 0, run_.actions[i].action.stage, 0});
     return changes_.back();
   }
 
@@ -69,7 +72,7 @@ class Ledger {
       const Action& action = run_.actions[i].action;
       if (!stages_.contains(action.stage)) {
         const int64_t parameters = costs_[action.stage].parameter_bytes;
-        Change change{start_s(0), -1, {}, 0, 1};
+        Change change{start_s(0), -1, {}, 0, action.stage, 1};
         change.bytes.weight_bytes = parameters;
         change.bytes.gradient_bytes = parameters;
         change.bytes.optimizer_bytes = optimizer_buffers_ * parameters;
@@ -191,7 +194,7 @@ RankMemory memory_of(const RankRun& run, const std::vector<StageCost>& costs,
   RankMemory memory;
   MemoryUse now;
   int in_flight = 0;
-  int versions = 0;
+  std::map<int, int> versions;  // of each stage
   for (const Change& change : Ledger(run, costs, optimizer_buffers).changes()) {
     now.weight_bytes += change.bytes.weight_bytes;
     now.gradient_bytes += change.bytes.gradient_bytes;
@@ -199,14 +202,15 @@ RankMemory memory_of(const RankRun& run, const std::vector<StageCost>& costs,
     now.stash_bytes += change.bytes.stash_bytes;
     now.border_bytes += change.bytes.border_bytes;
     in_flight += change.in_flight;
-    versions += change.versions;
+    int& of_stage = versions[change.stage];
+    of_stage += change.versions;
     raise(memory.peak.weight_bytes, now.weight_bytes);
     raise(memory.peak.gradient_bytes, now.gradient_bytes);
     raise(memory.peak.optimizer_bytes, now.optimizer_bytes);
     raise(memory.peak.stash_bytes, now.stash_bytes);
     raise(memory.peak.border_bytes, now.border_bytes);
     memory.peak_in_flight = std::max(memory.peak_in_flight, in_flight);
-    memory.peak_weight_versions = std::max(memory.peak_weight_versions, versions);
+    memory.peak_weight_versions = std::max(memory.peak_weight_versions, of_stage);
     if (memory.curve.empty() || memory.curve.back().bytes != now.total()) {
       memory.curve.push_back({change.time_s, now.total()});
     }
