@@ -150,8 +150,11 @@ TEST(ScheduleSearch, IsNeverSlowerThanABuiltinOnEqualLayers) {
     for (const int microbatches : {2, 4, 8}) {
       const Profile profile = chain_of(std::vector<double>(8, 1.0));
       const Cluster cluster = free_cluster(ranks);
-      const FoundSchedule found = search_schedule(
-          {.profile = profile, .cluster = cluster, .ranks = ranks, .microbatches = microbatches});
+      const FoundSchedule found = search_schedule({.profile = profile,
+                                                   .cluster = cluster,
+                                                   .ranks = ranks,
+                                                   .microbatches = microbatches,
+                                                   .effort = 0.05});
       EXPECT_FALSE(found.best_builtin.empty());
       EXPECT_LE(found.step_s, found.best_builtin_s);
       EXPECT_NO_THROW(validate(found.schedule, found.plan, chain_links(found.plan.num_stages())));
@@ -169,7 +172,7 @@ TEST(ScheduleSearch, BeatsOneFOneBWhereTheLastLayersAreHeavy) {
                                                .microbatches = 8,
                                                .effort = 0.25,
                                                .progress = [&](const std::string&) { ++told; }});
-  EXPECT_GE(found.one_f_one_b_s / found.step_s, 1.15);
+  EXPECT_GE(found.one_f_one_b_s / found.step_s, 1.4);  // 1.49 when searched at full length
   EXPECT_GT(told, 0);
   RecordProperty("speedup_percent", static_cast<int>(100 * found.one_f_one_b_s / found.step_s));
 }
