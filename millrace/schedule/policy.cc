@@ -151,7 +151,7 @@ int64_t backward_lag(const ActionLists& lists) {
   for (const ActionList& list : lists) {
     for (const Action& action : list) {
       num_stages = std::max<int64_t>(num_stages, action.stage + 1);
-      if (action.kind == ActionKind::kStep) {
+      if (action.kind == ActionKind::kBackward) {  // of a whole minibatch
         size = std::max(size, action.num_microbatches());
       }
     }

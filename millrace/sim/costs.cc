@@ -48,6 +48,12 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
   for (const LayerProfile& layer : profile.layers) {
     layers.emplace(layer.name, &layer);
   }
+  std::unordered_map<std::string, std::size_t> stage_of;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const std::string& layer : plan.stages[s].layers) {
+      stage_of.emplace(layer, s);
+    }
+  }
   const double scale = samples_per_part / static_cast<double>(profile.samples_per_microbatch);
   const auto scaled = [scale](int64_t bytes) {
     return static_cast<int64_t>(std::llround(static_cast<double>(bytes) * scale));
@@ -55,11 +61,12 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
   std::vector<StageCost> costs;
   for (int s = 0; s < plan.num_stages(); ++s) {
     StageCost cost;
-    const std::vector<std::string>& own = plan.stages[s].layers;
-    // Whether what the layer takes was made on other stages.
+    // Whether what the layer takes was made on other ranks.
     const auto starts_here = [&](const LayerProfile& layer) {
       return std::none_of(profile.edges.begin(), profile.edges.end(), [&](const ProfileEdge& edge) {
-        return edge.to == layer.name && std::find(own.begin(), own.end(), edge.from) != own.end();
+        const auto maker = stage_of.find(edge.from);
+        return edge.to == layer.name && maker != stage_of.end() &&
+               plan.stages[maker->second].ranks == plan.stages[s].ranks;
       });
     };
     for (const std::string& name : plan.stages[s].layers) {

@@ -94,7 +94,9 @@ void ReplayOracle::watch(const Schedule& schedule, const std::string& policy) {
   }
   // ceil(W / (N + 1)) minibatches behind, one more than those that are through: TiMePReSt.
   const auto num_stages = static_cast<int64_t>(parts_.size());
-  const int64_t lag = (num_stages + microbatches_) / (microbatches_ + 1);
+  const int64_t of_a_copy =
+      microbatches_ / static_cast<int64_t>(schedule.stage_ranks.front().size());
+  const int64_t lag = (num_stages + of_a_copy) / (of_a_copy + 1);
   for (Part& part : parts_) {
     for (auto& [m, seen] : part.seen) {
       const int64_t b = minibatch(m);
@@ -138,7 +140,7 @@ void ReplayOracle::update(Part& part, StageFacts& facts) {
 StepFacts ReplayOracle::step(const Dataset& dataset, const int64_t* indices, int64_t count,
                              int64_t step) {
   StepFacts facts;
-  LossSums loss;
+  std::vector<LossSums> loss(parts_.back().sums.size());  // of each replica, as a run adds them up
   int64_t place = 0;
   int64_t microbatch = minibatch_ * microbatches_;
   for (const int64_t size : split_evenly(count, microbatches_)) {
@@ -158,7 +160,7 @@ StepFacts ReplayOracle::step(const Dataset& dataset, const int64_t* indices, int
         internal::run_forward(
             part.stage, context,
             part.stage.views(part.versions.at(static_cast<std::size_t>(seen.forward))),
-            batch.target, made, stashes[s], loss);
+            batch.target, made, stashes[s], loss[parts_.back().seen.at(microbatch).replica]);
       }
       std::map<int, Tensors> back;
       for (std::size_t s = parts_.size(); s-- > 0;) {
@@ -171,7 +173,9 @@ StepFacts ReplayOracle::step(const Dataset& dataset, const int64_t* indices, int
     place += size;
     ++microbatch;
   }
-  facts.loss_sum = loss.loss;
+  for (const LossSums& each : loss) {
+    facts.loss_sum += each.loss;
+  }
   const bool last = minibatch_ + 1 == num_steps_;
   for (std::size_t s = 0; s < parts_.size(); ++s) {
     Part& part = parts_[s];

@@ -527,9 +527,6 @@ TEST(ScheduleTest, AutoWritesWhatSimulateReproduces) {
   EXPECT_THAT(refusal(), HasSubstr("--profile goes with --name auto"));
 }
 
-TEST(ScheduleTest, SvgIsAPicture) {
-  ScheduleArgs args = drawn("1f1b", 3, 4);
-
 // Every schedule: a lane a rank, a box each action, bubble and stash as the simulator says.
 TEST(ScheduleTest, PicturesHoldLanesBoxesAndFacts) {
   for (const ScheduleEntry& entry : schedules()) {

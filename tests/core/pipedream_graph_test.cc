@@ -75,8 +75,8 @@ TEST(PipedreamGraph, BecomesAProfile) {
   EXPECT_EQ(lstm.output_bytes, 10) << "a list is its sum";
   EXPECT_EQ(lstm.parameter_bytes, 16);
   EXPECT_EQ(lstm.stash_bytes, 10);
-  EXPECT_THAT(lstm.estimated,
-              ElementsAre("input_gradient_s", "weight_gradient_s", "update_s", "stash_bytes"));
+  EXPECT_THAT(lstm.estimated, ElementsAre("input_gradient_s", "weight_gradient_s", "update_s",
+                                          "stash_bytes", "kept_bytes"));
   LayerProfile nothing;
   nothing.name = "node1:Input0";
   EXPECT_EQ(profile.layers[0], nothing) << "an input costs nothing";

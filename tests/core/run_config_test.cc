@@ -172,7 +172,7 @@ TEST(RunConfigTest, RefusesValuesOutOfRange) {
   expect_refused("microbatches = 0", "", "parallel.microbatches", "1 or more");
   expect_refused("timeout_s = 0", "", "parallel.timeout_s", "more than 0");
   expect_refused("timeout_s = inf", "", "parallel.timeout_s", "finite");
-  expect_refused("chunks = 1", "", "parallel.chunks", "unknown key");
+  expect_refused("slices = 1", "", "parallel.slices", "unknown key");
   expect_refused("", "epochs = 0", "train.epochs", "1 or more");
   expect_refused("", "batch = 1.5", "train.batch", "whole number, found 1.5");
   expect_refused("", "max_steps = 0", "train.max_steps", "1 or more");

@@ -228,7 +228,7 @@ TEST(Synthetic, OptionsAreChecked) {
 TEST(Datasets, UnknownNameIsAnsweredWithTheNearest) {
   EXPECT_THAT(message_of([] { find_dataset("fashion_mnist"); }, ErrorCode::kInvalidArgument),
               AllOf(HasSubstr("\"fashion_mnist\""), HasSubstr("`fashion-mnist`")));
-  EXPECT_EQ(datasets().size(), 3U);
+  EXPECT_EQ(datasets().size(), 4U);
 }
 
 }  // namespace

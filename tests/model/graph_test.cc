@@ -85,13 +85,13 @@ class Cut {
       std::vector<BorderGradient> gradients;
       for (std::size_t k = 0; k < (*part)->stage.outputs().size(); ++k) {
         for (const at::Tensor& one : back[(*part)->stage.outputs()[k].producer]) {
-          gradients.insert(gradients.begin(), {static_cast<int>(k), one});
+          gradients.insert(gradients.begin(), {static_cast<int>(k), 0, one});
         }
       }
       Tensors own;
       if (halves) {
         own = (*part)->stage.backward_input((*part)->stash, (*part)->weights, gradients);
-        (*part)->stage.backward_weight((*part)->stash, (*part)->sums);
+        (*part)->stage.backward_weight({&(*part)->stash}, (*part)->sums);
       } else {
         own = (*part)->stage.backward((*part)->stash, (*part)->weights, gradients, (*part)->sums);
       }

@@ -108,7 +108,7 @@ TEST(OpaqueLayer, AgreesWithNativeLayersUnderSeveralVersionsInFlight) {
     native.stage.backward(native_stashes[m], native.stage.views(versions[m]), {}, native.sum_views);
     if (m == 0) {
       opaque_run.stage.backward_input(opaque_stashes[m], opaque_run.stage.views(versions[m]), {});
-      opaque_run.stage.backward_weight(opaque_stashes[m], opaque_run.sum_views);
+      opaque_run.stage.backward_weight({&opaque_stashes[m]}, opaque_run.sum_views);
     } else {
       opaque_run.stage.backward(opaque_stashes[m], opaque_run.stage.views(versions[m]), {},
                                 opaque_run.sum_views);

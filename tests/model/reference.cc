@@ -108,13 +108,13 @@ std::map<std::string, at::Tensor> gradients_by_stages(const Model& model,
     std::vector<BorderGradient> given;
     for (std::size_t k = 0; k < stage.outputs().size(); ++k) {
       for (const at::Tensor& one : back[stage.outputs()[k].producer]) {
-        given.insert(given.begin(), {static_cast<int>(k), one});
+        given.insert(given.begin(), {static_cast<int>(k), 0, one});
       }
     }
     Tensors own;
     if (halves) {
       own = stage.backward_input((*part)->stash, (*part)->weights, given);
-      stage.backward_weight((*part)->stash, (*part)->sum_views);
+      stage.backward_weight({&(*part)->stash}, (*part)->sum_views);
     } else {
       own = stage.backward((*part)->stash, (*part)->weights, given, (*part)->sum_views);
     }

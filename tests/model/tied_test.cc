@@ -51,7 +51,7 @@ at::Tensor gradient_sum(const Stage& stage, const at::Tensor& flat, bool halves,
     stage.forward({}, kInput, weights, kTarget, stash, loss);
     if (halves) {
       stage.backward_input(stash, weights, {});
-      stage.backward_weight(stash, sums);
+      stage.backward_weight({&stash}, sums);
     } else {
       stage.backward(stash, weights, {}, sums);
     }

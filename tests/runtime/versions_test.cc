@@ -12,7 +12,7 @@ namespace {
 // Walks a rank's annotated list as the runtime does: each STEP writes its version's number into the
 // weights, each read must find the number of the version it names.
 int walk(const ActionList& actions, WeightVersions& versions, bool repeats, int repeat_count) {
-  versions.start(actions, repeats);
+  versions.start(actions, actions.front().stage, repeats);
   int64_t base = 0;
   for (int repeat = 0; repeat < repeat_count; ++repeat) {
     for (const Action& action : actions) {
@@ -64,7 +64,7 @@ TEST(WeightVersions, NextSegmentStartsFromTheNewest) {
   const LoweredSchedule lowered = lower(make_schedule("pipedream", {.num_ranks = 3}), 5);
   WeightVersions versions(stage, at::zeros({stage.flat_elements()}, at::kDouble));
   walk(lowered.ranks[0], versions, false, 1);
-  versions.start(lowered.ranks[0], false);
+  versions.start(lowered.ranks[0], 0, false);
   EXPECT_EQ(versions.newest_version(), 0);
   EXPECT_EQ(versions.read(0).at(0).at(0).item<double>(), 5.0);
   EXPECT_THROW(versions.read(4), Error);

@@ -118,10 +118,28 @@ TEST(SimulatedMemory, AVersionGoesWithItsLastReader) {
 TEST(SimulatedMemory, HalvesHoldTheStashToW) {
   StageCost cost = stage(1, 2);
   cost.stash_bytes = 10;
+  cost.kept_bytes = 10;
   const Cluster cluster = free_cluster(1);
-  const Simulation s = simulate({program({"0F0 0I0 0F1 0I1 0W0 0W1 0STEP"}), {cost}, cluster});
+  const LoweredSchedule lowered = program({"0F0 0I0 0F1 0I1 0W0 0W1 0STEP"});
+  const Simulation s = simulate({lowered, {cost}, cluster});
   EXPECT_EQ(s.ranks[0].peak_in_flight, 2);
   EXPECT_EQ(curve_of(s, 0), (Curve{{0, 0}, {0, 10}, {2, 20}, {5, 10}, {6, 0}}));
+  // Of which only part is for W.
+  cost.kept_bytes = 4;
+  EXPECT_EQ(curve_of(simulate({lowered, {cost}, cluster}), 0),
+            (Curve{{0, 0}, {0, 10}, {2, 4}, {2, 14}, {4, 8}, {5, 4}, {6, 0}}));
+}
+
+// A backward that runs its forward again has all of one stash while it lasts.
+TEST(SimulatedMemory, RecomputingKeepsLittleUntilTheBackward) {
+  StageCost cost = stage(1, 2);
+  cost.stash_bytes = 3;
+  cost.recomputed_bytes = 10;
+  cost.recompute_s = 1;
+  const Cluster cluster = free_cluster(1);
+  const Simulation s = simulate({program({"0F0 0F1 0B0 0B1 0STEP"}), {cost}, cluster});
+  EXPECT_EQ(s.step_s, 2 * 1 + 2 * 3);
+  EXPECT_EQ(curve_of(s, 0), (Curve{{0, 0}, {0, 3}, {1, 6}, {2, 16}, {5, 3}, {5, 13}, {8, 0}}));
 }
 
 TEST(SimulatedMemory, ForwardsAloneKeepNothing) {

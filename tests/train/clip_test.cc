@@ -158,9 +158,8 @@ TEST(Clipping, AgreesWithOneProcessInEveryLayout) {
     }
     // All replicas of a stage hold the same bits: they clipped by the same number.
     for (int stage = 0; stage < plan.num_stages(); ++stage) {
-      const auto replicas =
-          static_cast<int>(plan.stages[static_cast<std::size_t>(stage)].ranks.size());
-      for (int replica = 1; replica < replicas; ++replica) {
+      const auto& ranks = plan.stages[static_cast<std::size_t>(stage)].ranks;
+      for (int replica = 1; replica < static_cast<int>(ranks.size()); ++replica) {
         EXPECT_TRUE(at::equal(session.held(stage, replica).versions.newest(),
                               session.held(stage).versions.newest()));
       }

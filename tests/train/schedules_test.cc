@@ -1,17 +1,22 @@
 // Every builtin schedule on real threads, for every shape of up to four ranks that it offers:
 // against one process, under random delays, with recomputation.
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
 #include <thread>
 
+#include "millrace/base/file.h"
 #include "millrace/base/random.h"
+#include "millrace/core/cluster.h"
 #include "millrace/model/layers.h"
 #include "millrace/schedule/registry.h"
 #include "millrace/train/verify.h"
@@ -25,6 +30,20 @@ namespace {
 using testing::config_of;
 using testing::state_of;
 
+// Links of no cost, so that no run measures them first.
+std::string cluster_file() {
+  static const std::string file = [] {
+    const std::string path = (std::filesystem::temp_directory_path() /
+                              ("millrace-schedules-" + std::to_string(::getpid())))
+                                 .string() +
+                             ".json";
+    write_file_atomically(path, to_json(to_value(free_cluster(8))));
+    std::atexit([] { std::filesystem::remove(cluster_file()); });
+    return path;
+  }();
+  return file;
+}
+
 // Enough layers for eight stages.
 RunConfig run_config(const std::string& schedule, int workers, int microbatches, int replicas = 1) {
   RunConfig config;
@@ -37,6 +56,7 @@ RunConfig run_config(const std::string& schedule, int workers, int microbatches,
   config.data.options.set("test_samples", Value::of(8));
   config.data.options.set("height", Value::of(4));
   config.data.options.set("width", Value::of(4));
+  config.parallel.cluster = cluster_file();
   config.parallel.workers = workers * replicas;
   config.parallel.replicas = {replicas};
   config.parallel.schedule = schedule;
@@ -237,7 +257,8 @@ TEST(Schedules, RecomputingNeverMovesRunningStatistics) {
           config.parallel.recompute = parse_recompute(mode);
           const Job job =
               prepare(config, {.cache_dir = "", .fresh = false, .profile_s = 0.0, .sink = nullptr});
-          Session session({.model = &job.model, .plan = job.plan, .train = job.config.train});
+          Session session(
+              {.model = &job.model, .plan = job.plan, .policy = "", .train = job.config.train});
           const SampleOrder order(job.data.train->size(), config.train.batch, 1);
           session.train(*job.data.train, order, 0, 0, 2, {});
           return state_of(session);
@@ -289,8 +310,11 @@ TEST(Schedules, MeasuredStashIsThePredictedOne) {
     config.data.options.set("samples", Value::of(3 * config.train.batch));
     const Job job =
         prepare(config, {.cache_dir = "", .fresh = false, .profile_s = 0.0, .sink = nullptr});
-    Session session(
-        {.model = &job.model, .plan = job.plan, .train = job.config.train, .measures_stash = true});
+    Session session({.model = &job.model,
+                     .plan = job.plan,
+                     .policy = "",
+                     .train = job.config.train,
+                     .measures_stash = true});
     const SampleOrder order(job.data.train->size(), config.train.batch, 1);
     session.train(*job.data.train, order, 0, 0, 2, {});
     for (int rank = 0; rank < 4; ++rank) {

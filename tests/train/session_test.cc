@@ -243,7 +243,7 @@ TEST(Trace, HoldsEveryActionInOrderWithCausesBeforeEffects) {
       EXPECT_GE(event.end_s, event.start_s);
       EXPECT_LE(event.wait_s, event.end_s - event.start_s + 1e-9);
       last_end_s = event.end_s;
-      if (rank.stage == 1 && event.action.kind == ActionKind::kForward) {
+      if (rank.stages.front() == 1 && event.action.kind == ActionKind::kForward) {
         EXPECT_GE(event.start_s, sent[static_cast<std::size_t>(event.action.first)]);
       }
     }
