@@ -144,18 +144,24 @@ void annotate_double_buffer(ActionLists& lists) {
   }
 }
 
-// Minibatches behind that a backward's weights are, in unit slots: see policy.h.
+// Minibatches behind that a backward's weights are, in unit slots: see policy.h. Each copy of the
+// pipeline has its share of a minibatch.
 int64_t backward_lag(const ActionLists& lists) {
   int64_t num_stages = 1;
-  int64_t size = 1;  // microbatches of a minibatch
+  int64_t size = 1;    // microbatches of a minibatch
+  int64_t copies = 0;  // ranks that hold stage 0
   for (const ActionList& list : lists) {
+    bool is_first = false;
     for (const Action& action : list) {
       num_stages = std::max<int64_t>(num_stages, action.stage + 1);
-      if (action.kind == ActionKind::kBackward) {  // of a whole minibatch
+      is_first = is_first || (action.stage == 0 && action.kind == ActionKind::kForward);
+      if (action.kind == ActionKind::kStep) {
         size = std::max(size, action.num_microbatches());
       }
     }
+    copies += is_first ? 1 : 0;
   }
+  size = std::max<int64_t>(1, size / std::max<int64_t>(1, copies));
   return (num_stages + size) / (size + 1);
 }
 

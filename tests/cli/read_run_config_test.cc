@@ -51,7 +51,7 @@ TEST(ReadRunConfigTest, TakesAFileAsSchedule) {
   EXPECT_THAT(refused(folder.write("wrong.sched", "schedule 1")),
               HasSubstr("wrong.sched:1: column"));
   EXPECT_THAT(refused(folder.write("five.sched", "schedule \"five\" ranks 5 " + order)),
-              HasSubstr("its order is written for 5 ranks"));
+              HasSubstr("it is written for 5 stages, found 2"));
 }
 
 TEST(ReadRunConfigTest, TakesTheEmulatedExample) {

@@ -395,7 +395,10 @@ class Rehearsal {
         return in(entered_together_, update_of(state, m));
       }
       int64_t lag = 0;
-      while (lag * (largest_update_ + 1) < lowered_.num_stages) {
+      // Of a copy's share of the minibatch.
+      const int64_t size = std::max<int64_t>(
+          1, largest_update_ / static_cast<int64_t>(lowered_.stage_ranks.front().size()));
+      while (lag * (size + 1) < lowered_.num_stages) {
         ++lag;
       }
       return std::max<int64_t>(0, update_of(state, m) + 1 - lag);

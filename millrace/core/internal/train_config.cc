@@ -119,7 +119,7 @@ TrainConfig train_from(Reader& reader) {
   config.dtype = choice(reader, "dtype", {"float32", "float64"}, config.dtype);
   config.seed = static_cast<uint64_t>(reader.count("seed", 0, 1));
   config.batch_norm =
-      choice(reader, "batch_norm", {"per_microbatch", "deferred"}, config.batch_norm.c_str());
+      choice(reader, "batch_norm", {"per_microbatch", "deferred"}, config.batch_norm);
   config.eval_every_epochs = reader.count("eval_every_epochs", 0, config.eval_every_epochs);
   config.checkpoint_every_epochs =
       reader.count("checkpoint_every_epochs", 0, config.checkpoint_every_epochs);
