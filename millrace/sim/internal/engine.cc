@@ -101,6 +101,7 @@ std::vector<RankRun> unroll_lowered(const LoweredSchedule& lowered, int64_t num_
     runs[rank].trace.rank = static_cast<int>(rank);
     runs[rank].trace.stages = lowered.rank_stages.at(rank);
     const int64_t repeats = lowered.flush ? num_steps : 1;
+    runs[rank].actions.reserve(list.size() * static_cast<std::size_t>(repeats));
     for (int64_t repeat = 0; repeat < repeats; ++repeat) {
       int64_t step = repeat;
       for (std::size_t i = 0; i < list.size(); ++i) {
@@ -130,6 +131,7 @@ Engine::Engine(const SimulationInput& input) : input_(input) {
   runs_ = unroll_lowered(lowered, input.num_steps);
   states_.resize(runs_.size());
   collectives_.resize(lowered.num_stages);
+  link_free_s_.resize(runs_.size());
   const RuleEntry& rule = find_rule(input.rule);
   for (std::size_t rank = 0; rank < runs_.size(); ++rank) {
     if (!runs_[rank].actions.empty()) {
@@ -141,6 +143,17 @@ Engine::Engine(const SimulationInput& input) : input_(input) {
                      lowered.replica_of(static_cast<int>(rank), stage)});
     }
   }
+}
+
+std::size_t Engine::KeyHash::operator()(const Key& key) const {
+  constexpr std::size_t kOdd = 0x9E3779B97F4A7C15U;
+  std::size_t hash = 0;
+  std::apply(
+      [&hash](const auto&... part) {
+        ((hash = (hash ^ static_cast<std::size_t>(part)) * kOdd, hash ^= hash >> 29U), ...);
+      },
+      key);
+  return hash;
 }
 
 std::vector<RankRun> Engine::run() {
@@ -202,8 +215,7 @@ void Engine::send(int rank) {
   message.sent_by = states_[rank].next;
   message.arrival_s = end_s;
   if (action.peer != rank) {
-    const std::pair<int, int> link{rank, action.peer};
-    double& free_s = link_free_s_[link];
+    double& free_s = link_free_s_[rank][action.peer];
     const double on_wire_s =
         static_cast<double>(message.bytes) / input_.cluster.bandwidth_between(rank, action.peer);
     free_s = std::max(free_s, end_s) + on_wire_s;
@@ -432,7 +444,8 @@ void Engine::expect_all_received() const {
   }
   std::vector<std::string> texts;
   std::vector<GridMark> marks;
-  for (const auto& [key, message] : messages_) {
+  const std::map<Key, Message> in_order(messages_.begin(), messages_.end());
+  for (const auto& [key, message] : in_order) {
     const int rank = std::get<0>(key);
     const RunAction& sent = runs_[rank].actions[message.sent_by];
     texts.push_back(fmt::format("{} of rank {}", to_string(sent.action), rank));

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "millrace/rule/rule.h"
@@ -47,6 +48,9 @@ class Engine {
   // What identifies a message: ranks of sender and receiver, their stages, its microbatches. Which
   // of the two stages is the later one says whether it goes forward.
   using Key = std::tuple<int, int, int, int, int64_t, int64_t>;
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const;
+  };
   struct Message {
     double arrival_s = 0;
     int64_t bytes = 0;
@@ -101,8 +105,8 @@ class Engine {
   const SimulationInput& input_;
   std::vector<RankRun> runs_;
   std::vector<RankState> states_;
-  std::map<Key, Message> messages_;
-  std::map<std::pair<int, int>, double> link_free_s_;
+  std::unordered_map<Key, Message, KeyHash> messages_;
+  std::vector<std::unordered_map<int, double>> link_free_s_;  // by sender, then receiver
   std::vector<std::vector<Collective>> collectives_;  // of each stage, in the order asked for
   std::vector<int> used_ranks_;
   std::vector<Collective> norms_;  // in the order asked for

@@ -27,6 +27,7 @@ class Ledger {
       : run_(run), costs_(costs), optimizer_buffers_(optimizer_buffers) {}
 
   std::vector<Change> changes() {
+    changes_.reserve(3 * run_.actions.size());
     read_ahead();
     for (std::size_t i = 0; i < run_.actions.size(); ++i) {
       const Action& action = run_.actions[i].action;
@@ -156,19 +157,21 @@ class Ledger {
     const int64_t bytes = run_.trace.events[i].bytes;
     const bool forward = action.kind == ActionKind::kReceiveForward;
     at_end(i).bytes.border_bytes = bytes;
+    std::unordered_map<int64_t, int64_t>& received = received_[{forward, action.stage}];
     for (int64_t m = action.first; m <= action.last; ++m) {
-      received_[{forward, action.stage, m}] += bytes / action.num_microbatches();
+      received[m] += bytes / action.num_microbatches();
     }
   }
 
   void consume(std::size_t i, bool forward) {
     const Action& action = run_.actions[i].action;
     int64_t bytes = 0;
+    std::unordered_map<int64_t, int64_t>& received = received_[{forward, action.stage}];
     for (int64_t m = action.first; m <= action.last; ++m) {
-      const auto found = received_.find({forward, action.stage, m});
-      if (found != received_.end()) {
+      const auto found = received.find(m);
+      if (found != received.end()) {
         bytes += found->second;
-        received_.erase(found);
+        received.erase(found);
       }
     }
     if (bytes > 0) {
@@ -181,7 +184,8 @@ class Ledger {
   const int optimizer_buffers_;
   bool has_backward_ = false;
   std::map<int, Versions> stages_;
-  std::map<std::tuple<bool, int, int64_t>, int64_t> received_;
+  // Bytes by forward or backward and stage, then microbatch.
+  std::map<std::pair<bool, int>, std::unordered_map<int64_t, int64_t>> received_;
   std::vector<Change> changes_;
 };
 
