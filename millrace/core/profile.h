@@ -21,8 +21,8 @@ struct LayerProfile {
   double update_s = 0;           // optimizer step over this layer's parameters, once a step
   int64_t output_bytes = 0;  // activation handed to the next layer; its gradient has the same size
   int64_t parameter_bytes = 0;
-  int64_t stash_bytes = 0;             // alive from forward to backward (I where it is split)
-  int64_t kept_bytes = 0;              // alive from I to W
+  int64_t stash_bytes = 0;  // alive from forward to backward (I where it is split)
+  int64_t kept_bytes = 0;   // alive from I to W
   // Alive from forward to backward, too, but made by a layer before and counted in its stash: adds
   // to the stash of a stage that starts here.
   int64_t shared_stash_bytes = 0;

@@ -139,7 +139,8 @@ TEST(SimulatedMemory, RecomputingKeepsLittleUntilTheBackward) {
   const Cluster cluster = free_cluster(1);
   const Simulation s = simulate({program({"0F0 0F1 0B0 0B1 0STEP"}), {cost}, cluster});
   EXPECT_EQ(s.step_s, 2 * 1 + 2 * 3);
-  EXPECT_EQ(curve_of(s, 0), (Curve{{0, 0}, {0, 3}, {1, 6}, {2, 16}, {5, 6}, {5, 3}, {5, 13}, {8, 3}, {8, 0}}));
+  EXPECT_EQ(curve_of(s, 0),
+            (Curve{{0, 0}, {0, 3}, {1, 6}, {2, 16}, {5, 6}, {5, 3}, {5, 13}, {8, 3}, {8, 0}}));
 }
 
 TEST(SimulatedMemory, ForwardsAloneKeepNothing) {

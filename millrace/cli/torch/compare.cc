@@ -26,6 +26,7 @@ struct Row {
   std::string refusal;  // why it did not run
   std::optional<Job> job;
   std::vector<double> measured_s;
+  std::vector<double> bubbles;  // share of the ranks' time in which they did not compute
   int64_t steps = 0;
   double bytes = 0;  // sent and reduced a step, all ranks
   double loss = 0;   // mean over a round's last step
@@ -112,6 +113,12 @@ void measure(Row& row) {
       bytes += is_receive(event.action.kind) ? 0.0 : static_cast<double>(event.bytes);
     }
   }
+  double busy_s = 0;
+  for (const RankTrace& rank : trace.ranks) {
+    busy_s += rank.compute_s;
+  }
+  const double all_s = static_cast<double>(trace.ranks.size() * trace.num_steps) * trace.step_s;
+  row.bubbles.push_back(all_s > 0 ? 1 - busy_s / all_s : 0);
   row.bytes = bytes / static_cast<double>(std::max<int64_t>(1, trace.num_steps));
 }
 
@@ -145,6 +152,19 @@ int64_t most(const std::vector<RankSimulation>& ranks, const Of& of) {
   return found;
 }
 
+// As it is measured: over whole steps, of a schedule without a flush in its steady period.
+double bubble_of(const Row& row) {
+  const Job& job = *row.job;
+  double busy_s = 0;
+  for (const RankTrace& rank : job.predicted.trace.ranks) {
+    busy_s += rank.compute_s;
+  }
+  const auto steps = static_cast<double>(job.predicted.trace.num_steps);
+  const double all_s =
+      static_cast<double>(job.plan.num_used_ranks()) * steps * job.predicted.step_s;
+  return all_s > 0 ? 1 - busy_s / all_s : 0;
+}
+
 Value to_value(const Row& row) {
   Value value = Value::map();
   value.set("schedule", Value::of(row.name));
@@ -160,7 +180,8 @@ Value to_value(const Row& row) {
   value.set("measured_s", Value::of(median(row.measured_s)));
   const auto [least, largest] = std::minmax_element(row.measured_s.begin(), row.measured_s.end());
   value.set("measured_spread", Value::of(*largest / *least - 1));
-  value.set("predicted_bubble_fraction", Value::of(job.predicted.bubble_fraction));
+  value.set("predicted_bubble_fraction", Value::of(bubble_of(row)));
+  value.set("measured_bubble_fraction", Value::of(median(row.bubbles)));
   const auto& ranks = job.predicted.ranks;
   value.set("predicted_memory_bytes",
             Value::of(most(ranks, [](const auto& rank) { return rank.memory.total(); })));
@@ -175,7 +196,7 @@ Value to_value(const Row& row) {
 
 std::string table_of(const std::vector<Row>& rows) {
   TextTable table({"schedule", "microbatches", "predicted", "measured", "difference", "spread",
-                   "bubble", "memory", "stash", "measured", "sent a step", "loss"});
+                   "bubble", "measured", "memory", "stash", "measured", "sent a step", "loss"});
   std::string notes;
   for (const Row& row : rows) {
     if (!row.refusal.empty()) {
@@ -194,7 +215,8 @@ std::string table_of(const std::vector<Row>& rows) {
                format_seconds(predicted.step_s), format_seconds(measured_s),
                fmt::format("{:+.1f}%", 100 * difference),
                fmt::format("{:.1f}%", 100 * (*largest / *least - 1)),
-               fmt::format("{:.1f}%", 100 * predicted.bubble_fraction),
+               fmt::format("{:.1f}%", 100 * bubble_of(row)),
+               fmt::format("{:.1f}%", 100 * median(row.bubbles)),
                peak([](const auto& rank) { return rank.memory.total(); }),
                peak([](const auto& rank) { return rank.peak_stash_bytes; }),
                bytes(static_cast<double>(row.stash_bytes)), bytes(row.bytes),
