@@ -4,6 +4,7 @@
 
 #include <array>
 #include <charconv>
+#include <limits>
 #include <optional>
 
 #include "millrace/base/error.h"
@@ -147,6 +148,10 @@ Action Action::range(ActionKind kind, int stage, int64_t first, int64_t last) {
 }
 
 int32_t next_stage(ActionKind kind, int32_t stage) {
+  using Limits = std::numeric_limits<int32_t>;
+  if (stage == Limits::min() || stage == Limits::max()) {
+    return stage;  // of a damaged list
+  }
   return kind == ActionKind::kSendForward || kind == ActionKind::kReceiveBackward ? stage + 1
                                                                                   : stage - 1;
 }

@@ -46,6 +46,9 @@ Plan make_placed_plan(const std::string& planner, const PlanRequest& request,
   plan.schedule = schedule;
   plan.microbatches = config.num_microbatches;
   plan.memory.clear();
+  // The formula is of one stage a device; what these ranks do together it does not know.
+  plan.minibatch_s = 0;
+  plan.objective_s = 0;
   for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
     plan.stages[stage].ranks = made.stage_ranks[stage];
   }

@@ -11,7 +11,8 @@ namespace millrace {
 
 // The planner's cut of the model into as many stages as the schedule has, each weighed as on a
 // device of its own, put on the ranks that the schedule gives them. Says nothing of memory, which
-// the simulator answers. `request.stages` and `request.replicas` are the schedule's to say and must
+// the simulator answers, and leaves minibatch_s and objective_s at 0: PipeDream's formula is of one
+// stage a device. `request.stages` and `request.replicas` are the schedule's to say and must
 // be empty. Throws what make_schedule and make_plan throw.
 Plan make_placed_plan(const std::string& planner, const PlanRequest& request,
                       const std::string& schedule, const ScheduleConfig& config);

@@ -61,6 +61,7 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
   std::vector<StageCost> costs;
   for (int s = 0; s < plan.num_stages(); ++s) {
     StageCost cost;
+    int64_t largest_layer_bytes = 0;
     // Whether what the layer takes was made on other ranks.
     const auto starts_here = [&](const LayerProfile& layer) {
       return std::none_of(profile.edges.begin(), profile.edges.end(), [&](const ProfileEdge& edge) {
@@ -89,6 +90,8 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
       cost.parameter_bytes += layer.parameter_bytes;
       cost.stash_bytes += layer.stash_bytes + (starts_here(layer) ? layer.shared_stash_bytes : 0);
       cost.kept_bytes += layer.kept_bytes;
+      largest_layer_bytes =
+          std::max(largest_layer_bytes, layer.stash_bytes + layer.shared_stash_bytes);
     }
     cost.forward_s *= scale;
     cost.input_gradient_s *= scale;
@@ -98,7 +101,8 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
     cost.kept_bytes = scaled(cost.kept_bytes);
     if (plan.recompute != Recompute::kNothing) {
       cost.recompute_s = cost.forward_s;
-      cost.recomputed_bytes = cost.stash_bytes;
+      cost.recomputed_bytes =
+          plan.recompute == Recompute::kStage ? cost.stash_bytes : scaled(largest_layer_bytes);
       cost.stash_bytes = scaled(taken_bytes(plan, profile, s));
     }
     costs.push_back(cost);

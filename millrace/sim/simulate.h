@@ -33,8 +33,8 @@ struct StageCost {
 // Sums the profile over each stage's layers and scales it to the samples of one part (see
 // samples_per_part), linearly from samples_per_microbatch (update_s and parameter_bytes are not
 // scaled). With the plan's recompute a stash is what its stages or layers take from layers before
-// (the data's own samples are not counted), and all of it is there while a backward runs. Throws
-// when a plan's layer is not in the profile.
+// (the data's own samples are not counted), and while a backward runs all of it is there, or that
+// of the layer at hand. Throws when a plan's layer is not in the profile.
 std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
                                    double samples_per_part);
 

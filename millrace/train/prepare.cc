@@ -315,6 +315,7 @@ class Preparation {
       job_.plan = make_placed_plan(parallel().plan, request, parallel().schedule,
                                    schedule_config(parallel()));
       apply_config(job_.plan);
+      check_stages();
     } else if (!parallel().plan_is_file()) {
       job_.plan = make_plan(parallel().plan, request);
       check_stages();
@@ -344,8 +345,17 @@ class Preparation {
         simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch, parallel().policy,
                       num_optimizer_buffers(), train().clip_norm.has_value());
     job_.plan.memory.clear();
-    for (const RankSimulation& rank : job_.predicted.ranks) {
-      job_.plan.memory.push_back(rank.memory);
+    for (std::size_t rank = 0; rank < job_.predicted.ranks.size(); ++rank) {
+      const MemoryUse& memory = job_.predicted.ranks[rank].memory;
+      job_.plan.memory.push_back(memory);
+      const auto bytes = static_cast<double>(memory.total());
+      if (bytes > job_.cluster.memory_bytes) {
+        job_.notes.push_back(
+            fmt::format("rank {} is predicted to need {}, and a device has {}; use more "
+                        "microbatches, recompute "
+                        "or another schedule",
+                        rank, format_bytes(bytes), format_bytes(job_.cluster.memory_bytes)));
+      }
     }
     job_.alternatives.push_back(
         {"this plan", describe(job_.plan), job_.predicted.step_s, job_.plan.minibatch_s});
@@ -522,7 +532,7 @@ std::string describe(const Job& job) {
                       simulated ? fmt::format("{:.0f}", static_cast<double>(config.train.batch) /
                                                             row.predicted_s)
                                 : "-",
-                      format_seconds(row.objective_s), row.plan});
+                      row.objective_s > 0 ? format_seconds(row.objective_s) : "-", row.plan});
   }
   text += alternatives.str() + "\n";
   TextTable memory({"memory", "weights", "gradients", "optimizer", "stash", "borders", "total"});

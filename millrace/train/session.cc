@@ -115,6 +115,8 @@ Session::Session(const SessionSetup& setup)
       communicators_(static_cast<std::size_t>(setup.plan.workers)),
       workers_(static_cast<std::size_t>(setup.plan.workers)) {
   check_plan(setup.plan, setup.model->layer_names(), setup.model->edges());
+  schedule_ = make_schedule(setup.plan.schedule, schedule_config(setup.plan), setup.policy);
+  check_recompute(schedule_, setup.plan);
   for (int rank = 0; rank < setup.plan.workers; ++rank) {
     if (!setup.plan.stages_of_rank(rank).empty()) {
       ranks_.push_back(rank);
@@ -122,6 +124,7 @@ Session::Session(const SessionSetup& setup)
   }
   const std::vector<std::vector<int>> stages = stage_layers(setup.plan, *setup.model);
   links_ = stage_links(setup.plan, setup.model->edges());
+  validate(schedule_, setup.plan, links_);
   std::vector<int> stage_of_layer(setup.model->layers.size());
   for (std::size_t s = 0; s < stages.size(); ++s) {
     for (const int layer : stages[s]) {
@@ -203,9 +206,7 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   }
   const Plan& plan = setup_.plan;
   const bool clips = setup_.train.clip_norm.has_value();
-  const Schedule schedule = make_schedule(plan.schedule, schedule_config(plan), setup_.policy);
-  check_recompute(schedule, plan);
-  validate(schedule, plan, links_);
+  const Schedule& schedule = schedule_;
   LoweredSchedule lowered = lower(schedule, plan, schedule.flush ? 1 : num_steps, links_, clips);
   lowered.blend_lambda = setup_.blend_lambda;
   check_backward_weights(*setup_.model, stage_layers(plan, *setup_.model), lowered);

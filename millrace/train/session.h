@@ -12,6 +12,7 @@
 #include "millrace/comm/inproc/inproc.h"
 #include "millrace/core/plan.h"
 #include "millrace/core/run_config.h"
+#include "millrace/core/schedule.h"
 #include "millrace/core/trace.h"
 #include "millrace/data/dataset.h"
 #include "millrace/data/order.h"
@@ -86,6 +87,7 @@ class Session {
   int num_replicas(int stage) const;
 
   SessionSetup setup_;
+  Schedule schedule_;  // made once: a schedule's file may change while a run lasts
   std::vector<StageLink> links_;
   std::unique_ptr<Emulation> emulation_;  // null: real devices
   std::unique_ptr<InprocWorld> world_;

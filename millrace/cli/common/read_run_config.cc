@@ -220,7 +220,12 @@ class Checker {
     const std::string schedule = parallel().schedule;
     if (refused_for_all(microbatches)) {
       // Named is the key whose change would help.
-      const char* key = !refused_for_all(1) ? "microbatches" : stages ? "stages" : "schedule";
+      constexpr int kCountsTried = 64;
+      bool another_count = false;
+      for (int count = 1; count <= kCountsTried && !another_count; ++count) {
+        another_count = !refused_for_all(count);
+      }
+      const char* key = another_count ? "microbatches" : stages ? "stages" : "schedule";
       const std::string reason = *refusal(least, microbatches);
       unsupported(key, find_schedule(schedule).builtin->deals
                            ? fmt::format("schedule {}: {}", schedule, reason)

@@ -98,12 +98,12 @@ Session session_of(const Row& row, bool measures_stash = false) {
 void measure(Row& row) {
   const Job& job = *row.job;
   const SampleOrder order(job.data.train->size(), job.config.train.batch, job.config.train.seed);
-  const int64_t steps = std::min(row.steps, order.steps_per_epoch());
+  row.steps = std::min(row.steps, order.steps_per_epoch());
   Session session = session_of(row);
   LossSums last;
   StepHooks hooks;
   hooks.on_step = [&last](int64_t /*step*/, const LossSums& sums) { last = sums; };
-  session.train(*job.data.train, order, 0, 0, steps, hooks);
+  session.train(*job.data.train, order, 0, 0, row.steps, hooks);
   const Trace trace = session.trace();
   row.measured_s.push_back(trace.step_s);
   row.loss = last.samples > 0 ? last.loss / static_cast<double>(last.samples) : 0;
@@ -255,10 +255,15 @@ int run_compare(const CompareArgs& args, Output& output) {
         throw Error(ErrorCode::kInterrupted, "interrupted; nothing was written");
       }
       output.progress(fmt::format("round {} of {}: {}", round, args.repeats, row.name));
-      if (round == 0) {
-        measure_stash(row);  // also the first touch of memory, which no measurement should pay
-      } else {
-        measure(row);
+      try {
+        if (round == 0) {
+          measure_stash(row);  // also the first touch of memory, which no measurement should pay
+        } else {
+          measure(row);
+        }
+      } catch (const Error& error) {
+        row.refusal = error.message();
+        row.job.reset();
       }
     }
   }

@@ -242,6 +242,9 @@ int64_t Worker::Training::forward_one(Lane& own, const Action& action, int64_t m
   }
   if (recompute == Recompute::kStage) {
     slot.stash = Stash{};
+    if (held.stage.takes_data() && !slot.inputs.empty()) {
+      slot.inputs.front().reset();  // loaded again
+    }
   } else {
     slot.inputs.clear();
   }
