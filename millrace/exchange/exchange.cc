@@ -29,7 +29,7 @@ void Exchange::step(const std::function<void()>& update) {
   }
 }
 
-void Exchange::execute(RuleActions actions, at::Tensor& gradient, Transfer& transfer) {
+void Exchange::execute(const RuleActions& actions, at::Tensor& gradient, Transfer& transfer) {
   for (const RuleAction& action : actions) {
     if (const auto* reduce = std::get_if<AllReduceSum>(&action)) {
       const Range range = reduce->range;

@@ -31,7 +31,7 @@ class Exchange {
   void step(const std::function<void()>& update);
 
  private:
-  void execute(RuleActions actions, at::Tensor& gradient, Transfer& transfer);
+  void execute(const RuleActions& actions, at::Tensor& gradient, Transfer& transfer);
 
   std::unique_ptr<Rule> rule_;
   std::unique_ptr<Group> group_;
