@@ -2,8 +2,6 @@
 // them before the next: a stage's weights are used in one burst a pass, and M need not divide by P.
 // Source: "Breadth-First Pipeline Parallelism" (Lamy-Poirier, MLSys 2023), section 4. Backwards run
 // in microbatch order, as in gpipe here.
-#include <algorithm>
-
 #include "millrace/schedule/internal/builtins.h"
 
 namespace millrace::schedule_builtin {
@@ -37,10 +35,7 @@ std::vector<std::string> policies() { return {"flush"}; }
 // The paper's overhead (P-1)/(MV) holds from M = P on; below, every further chunk waits until a
 // microbatch has come round.
 std::optional<SlotFormula> formula(const ScheduleConfig& config, double f, double b) {
-  const int chunks = internal::chunks_of(config, kChunks);
-  const int missing = std::max(0, config.num_ranks - config.num_microbatches);
-  return internal::slots_of_rank(config, chunks * config.num_microbatches * (f + b),
-                                 ((chunks - 1) * missing + config.num_ranks - 1) * (f + b));
+  return internal::slots_of_loops(config, internal::chunks_of(config, kChunks), f, b);
 }
 
 StashFormula peak_stash(const ScheduleConfig& config) {

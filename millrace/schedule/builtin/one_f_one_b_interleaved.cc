@@ -66,10 +66,7 @@ std::vector<std::string> policies() { return {"flush"}; }
 // With fewer microbatches than ranks a group does not fill the loop, which every further chunk
 // pays.
 std::optional<SlotFormula> formula(const ScheduleConfig& config, double f, double b) {
-  const int chunks = internal::chunks_of(config, kChunks);
-  const int missing = std::max(0, config.num_ranks - config.num_microbatches);
-  return internal::slots_of_rank(config, chunks * config.num_microbatches * (f + b),
-                                 ((chunks - 1) * missing + config.num_ranks - 1) * (f + b));
+  return internal::slots_of_loops(config, internal::chunks_of(config, kChunks), f, b);
 }
 
 StashFormula peak_stash(const ScheduleConfig& config) {

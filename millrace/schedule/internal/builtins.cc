@@ -65,6 +65,12 @@ SlotFormula slots_of_rank(const ScheduleConfig& config, double busy, double idle
   return {.window_slots = busy + idle, .idle_slots = config.num_ranks * idle, .exact = exact};
 }
 
+SlotFormula slots_of_loops(const ScheduleConfig& config, int chunks, double f, double b) {
+  const int missing = std::max(0, config.num_ranks - config.num_microbatches);
+  return slots_of_rank(config, chunks * config.num_microbatches * (f + b),
+                       ((chunks - 1) * missing + config.num_ranks - 1) * (f + b));
+}
+
 void RankOrder::next(ActionKind kind, int stage, int64_t from) {
   list_.push_back(Action::of(kind, stage, from + nums_[{kind, stage}]++));
 }

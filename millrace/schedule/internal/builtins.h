@@ -48,6 +48,10 @@ Schedule placed_schedule(const char* name, const ScheduleConfig& config, Placeme
 SlotFormula slots_of_rank(const ScheduleConfig& config, double busy, double idle,
                           bool exact = true);
 
+// The same of a looped placement that waits only to fill and drain, and, with fewer microbatches
+// than ranks, once more for every further chunk.
+SlotFormula slots_of_loops(const ScheduleConfig& config, int chunks, double f, double b);
+
 // Writes one rank's list: every kind of action of every stage takes its microbatches in order.
 class RankOrder {
  public:
