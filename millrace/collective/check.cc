@@ -93,17 +93,15 @@ class Checker {
 
   void check_operations(int member) {
     const MemberProgram& list = program_.members[member];
-    int step = 0;
-    std::set<std::pair<Kind, int>> used;
+    int sent = -1;  // step of the last one
+    int received = -1;
     for (int i = 0; i < static_cast<int>(list.ops.size()); ++i) {
       const CollectiveOp& op = list.ops[i];
       check_place(member, i, op.place);
       check_parts(member, i);
-      if (op.step < step || op.step >= program_.num_steps) {
-        report(member, i,
-               fmt::format("step {} after step {} of {}", op.step, step, program_.num_steps));
+      if (op.step < 0 || op.step >= program_.num_steps) {
+        report(member, i, fmt::format("step {} of {}", op.step, program_.num_steps));
       }
-      step = std::max(step, op.step);
       if (op.kind == Kind::kSum) {
         continue;
       }
@@ -112,12 +110,17 @@ class Checker {
         report(member, i, fmt::format("no peer {}", op.peer));
         continue;
       }
-      if (!used.insert({op.kind, op.step}).second) {
-        report(member, i, fmt::format("a second message of its kind in step {}", op.step));
+      int& last = op.kind == Kind::kSend ? sent : received;
+      if (op.step <= last) {
+        report(member, i,
+               fmt::format("a message of step {} after one of step {} in the same direction",
+                           op.step, last));
       }
-      if (op.kind == Kind::kSend && used.count({Kind::kReceive, op.step}) > 0) {
-        report(member, i, fmt::format("sends after it received in step {}", op.step));
+      if (op.kind == Kind::kSend && op.step <= received) {
+        report(member, i,
+               fmt::format("sends in step {} after it received in step {}", op.step, received));
       }
+      last = op.step;
       Channel& channel =
           op.kind == Kind::kSend ? channels_[{member, op.peer}] : channels_[{op.peer, member}];
       (op.kind == Kind::kSend ? channel.sends : channel.receives).push_back(i);

@@ -11,7 +11,8 @@
 // receiver has it, or the program ends: the executor waits for its sends there and nowhere else.
 //
 // Steps are rounds: in one step a member sends at most one message and receives at most one, and a
-// message depends on earlier steps only. They order and count; nobody waits for a step.
+// message depends on receives of earlier steps only. They order and count; nobody waits for a step,
+// and a member may send the messages of several steps ahead of its receives.
 #pragma once
 
 #include <cstdint>

@@ -93,6 +93,8 @@ void Builder::end_step() {
   ++program_.num_steps;
 }
 
+void Builder::end_step_early() { ++program_.num_steps; }
+
 CollectiveProgram Builder::finish() {
   if (program_.elements == 0) {
     program_.num_steps = 0;

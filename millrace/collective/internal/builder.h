@@ -38,6 +38,9 @@ class Builder {
   // At the end of this step: place = sum of parts.
   void sum(int member, const Place& place, std::vector<Place> parts);
   void end_step();
+  // Goes on to another step whose messages depend on nothing that arrives in this one: members send
+  // them before they receive.
+  void end_step_early();
 
   // Once, after the last end_step().
   CollectiveProgram finish();
