@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "millrace/collective/program.h"
 #include "millrace/planner/planner.h"
 #include "millrace/rule/rule.h"
 #include "millrace/schedule/policy.h"
@@ -43,7 +44,7 @@ TEST(CatalogTest, HoldsEveryKindThatThisBuildHas) {
     }
   }
   EXPECT_THAT(kinds, ElementsAre("schedules", "policies", "rules", "planners", "models", "datasets",
-                                 "optimizers", "lr-schedules", "engines"));
+                                 "optimizers", "lr-schedules", "collectives", "engines"));
 }
 
 TEST(CatalogTest, ListsWhatTheRegistriesHold) {
@@ -51,6 +52,7 @@ TEST(CatalogTest, ListsWhatTheRegistriesHold) {
   EXPECT_THAT(names_of(find_kind("policies")), ElementsAreArray(names_in(policies())));
   EXPECT_THAT(names_of(find_kind("rules")), ElementsAreArray(names_in(rules())));
   EXPECT_THAT(names_of(find_kind("planners")), ElementsAreArray(names_in(planners())));
+  EXPECT_THAT(names_of(find_kind("collectives")), ElementsAreArray(names_in(collectives())));
 }
 
 TEST(CatalogTest, ModelsAndDatasetsTellTheirOptions) {

@@ -6,6 +6,7 @@
 
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
+#include "millrace/collective/program.h"
 #include "millrace/core/lr_schedule.h"
 #include "millrace/planner/planner.h"
 #include "millrace/rule/rule.h"
@@ -90,6 +91,15 @@ CatalogKind list_lr_schedules() {
   return kind;
 }
 
+CatalogKind list_collectives() {
+  CatalogKind kind{"collectives", {}};
+  for (const CollectiveEntry& entry : collectives()) {
+    kind.items.push_back(
+        {entry.name, entry.text, {{"steps", entry.steps}, {"sends", entry.sends}}});
+  }
+  return kind;
+}
+
 CatalogKind list_engines() {
   return {"engines",
           {{"inproc", "ranks are threads of one process; tensors are handed over uncopied", {}}}};
@@ -101,9 +111,9 @@ std::string singular(const std::string& kind) {
 }
 
 std::vector<CatalogKind>& table() {
-  static std::vector<CatalogKind> kinds = {list_schedules(),  list_policies(),     list_rules(),
-                                           list_planners(),   list_models(),       list_datasets(),
-                                           list_optimizers(), list_lr_schedules(), list_engines()};
+  static std::vector<CatalogKind> kinds = {
+      list_schedules(), list_policies(),   list_rules(),        list_planners(),    list_models(),
+      list_datasets(),  list_optimizers(), list_lr_schedules(), list_collectives(), list_engines()};
   return kinds;
 }
 
