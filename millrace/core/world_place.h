@@ -17,6 +17,8 @@ struct WorldPlace {
   // is free, which process 0 publishes on the JobBoard.
   std::string store_host;
   int store_port = 0;
+  // Somebody serves the store already (torchrun's agent does): process 0 joins it as all others do.
+  bool store_served = false;
   std::string job_id;      // two jobs never talk to each other: compared at join
   std::string started_by;  // "millrace", "torchrun", "mpirun", "slurm"; "": by hand. For messages
   int board_fd = -1;       // the launcher's JobBoard, see base/job_board.h; -1: there is none
