@@ -160,8 +160,6 @@ const char* to_string(JobPhase phase) {
       return "saving";
     case JobPhase::kDone:
       return "done";
-    case JobPhase::kFailed:
-      return "failed";
   }
   return "in no phase that there is";
 }
@@ -324,7 +322,6 @@ void JobBoard::set_failure(int process, const Error& error) noexcept {
   } catch (...) {
     mine.failure.set(error.code() == ErrorCode::kOutOfMemory ? kOutOfMemoryText : kNoText);
   }
-  set_phase(process, JobPhase::kFailed);
 }
 
 std::optional<JobFailure> JobBoard::failure(int process) const {

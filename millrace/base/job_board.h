@@ -27,7 +27,6 @@ enum class JobPhase : int32_t {
   kEvaluating,
   kSaving,
   kDone,
-  kFailed,
 };
 
 const char* to_string(JobPhase phase);  // "starting", "joining", ...
@@ -82,8 +81,9 @@ class JobBoard {
   // The stages it holds, for people: "stages 1 and 3 of 4".
   void set_stages(int process, std::string_view text) noexcept;
   std::string stages(int process) const;  // "" : not set
-  // The error that ends the process; sets its phase to kFailed. A process that has a board writes
-  // its error here and prints nothing: the launcher prints the first cause of all, once.
+  // The error that ends the process; its phase stays, and says during what. A process that has a
+  // board writes its error here and prints nothing: the launcher prints the first cause of all,
+  // once. Then it ends: the launcher ends those that linger.
   void set_failure(int process, const Error& error) noexcept;
   std::optional<JobFailure> failure(int process) const;
 

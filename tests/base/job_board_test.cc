@@ -99,7 +99,7 @@ TEST(JobBoardTest, AFailureKeepsItsCoordinatesAndItsPlaceInTheOrder) {
   EXPECT_EQ(second.error.message(), "gone");
   EXPECT_EQ(second.error.action(), "0RECV_F7<1");
   EXPECT_FALSE(board.failure(1).has_value());
-  EXPECT_EQ(board.phase(2), JobPhase::kFailed);
+  EXPECT_EQ(board.phase(2), JobPhase::kStarting);
 
   board.set_failure(1, Error(ErrorCode::kBadFile, "bad").in_file("a/b.json", 12).at_key("x.y"));
   EXPECT_STREQ(board.failure(1)->error.what(), "a/b.json:12: x.y: bad");
