@@ -4,11 +4,12 @@
 build_packages=(
   g++ cmake ninja-build ccache git
   libtorch-dev libopenblas0-openmp  # this BLAS keeps to the threads that a rank was given
+  libgloo-dev  # headers of the Gloo that libtorch holds: ranks of several processes
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libfmt-dev zlib1g-dev
   libpng-dev libjpeg-dev
   dataset-fashion-mnist
 )
-check_packages=(libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy-16)
+check_packages=(libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy-16)
 
 # Installs those of the named packages that are missing. Asks nothing; does nothing when all are here.
 install_packages() {

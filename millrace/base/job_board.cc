@@ -13,7 +13,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "millrace/base/document.h"
+#include "millrace/base/error_text.h"
 
 namespace millrace {
 namespace {
@@ -68,79 +68,11 @@ Error not_a_board(int fd, const std::string& found) {
                   fd, found)};
 }
 
-// The error's fields as JSON of at most `most` bytes; where it is longer, the message is cut.
-std::string encode(const Error& error, std::size_t most) {
-  std::string message = error.message();
-  for (;;) {
-    Value value = Value::map();
-    value.set("code", Value::of(static_cast<int>(error.code())));
-    value.set("message", Value::of(message));
-    if (error.file()) {
-      value.set("file", Value::of(*error.file()));
-    }
-    if (error.line()) {
-      value.set("line", Value::of(*error.line()));
-    }
-    if (error.key()) {
-      value.set("key", Value::of(*error.key()));
-    }
-    if (error.rank()) {
-      value.set("rank", Value::of(*error.rank()));
-    }
-    if (error.stage()) {
-      value.set("stage", Value::of(*error.stage()));
-    }
-    if (error.microbatch()) {
-      value.set("microbatch", Value::of(*error.microbatch()));
-    }
-    if (error.action()) {
-      value.set("action", Value::of(*error.action()));
-    }
-    std::string text = to_json(value, -1);
-    if (text.size() <= most) {
-      return text;
-    }
-    if (message.size() < 8) {  // the other fields alone are too long
-      return encode(Error(error.code(), message), most);
-    }
-    message.resize(std::min(message.size() * 3 / 4, most));
-  }
-}
-
 // For a process that has no memory left to write its error as text.
 constexpr std::string_view kOutOfMemoryText = R"({"code": 6, "message": "out of memory"})";
 constexpr std::string_view kNoText = R"({"code": 8, "message": "failed, and could not say why"})";
 static_assert(static_cast<int>(ErrorCode::kOutOfMemory) == 6);
 static_assert(static_cast<int>(ErrorCode::kInternal) == 8);
-
-Error decode(const std::string& text) {
-  const Document document = parse_json(text, "job board");
-  Reader reader(document);
-  const int64_t code = reader.integer("code");
-  if (code < 0 || code > static_cast<int64_t>(ErrorCode::kInternal)) {
-    throw Error(ErrorCode::kInternal, "an error code that is none");
-  }
-  Error error(static_cast<ErrorCode>(code), reader.text("message"));
-  if (reader.has("file")) {
-    error.in_file(reader.text("file"), static_cast<int>(reader.integer("line", 0)));
-  }
-  if (reader.has("key")) {
-    error.at_key(reader.text("key"));
-  }
-  if (reader.has("rank")) {
-    error.at_rank(static_cast<int>(reader.integer("rank")));
-  }
-  if (reader.has("stage")) {
-    error.at_stage(static_cast<int>(reader.integer("stage")));
-  }
-  if (reader.has("microbatch")) {
-    error.at_microbatch(reader.integer("microbatch"));
-  }
-  if (reader.has("action")) {
-    error.at_action(reader.text("action"));
-  }
-  return error;
-}
 
 }  // namespace
 
@@ -318,7 +250,7 @@ void JobBoard::set_failure(int process, const Error& error) noexcept {
     return;
   }
   try {
-    mine.failure.set(encode(error, kMaxFailureBytes));
+    mine.failure.set(to_text(error, kMaxFailureBytes));
   } catch (...) {
     mine.failure.set(error.code() == ErrorCode::kOutOfMemory ? kOutOfMemoryText : kNoText);
   }
@@ -330,11 +262,7 @@ std::optional<JobFailure> JobBoard::failure(int process) const {
     return std::nullopt;
   }
   const uint32_t order = its.failure_order.load();
-  try {
-    return JobFailure{order, decode(its.failure.get())};
-  } catch (const Error& error) {  // somebody wrote over the page
-    return JobFailure{order, Error(ErrorCode::kInternal, error.message())};
-  }
+  return JobFailure{order, error_from_text(its.failure.get())};
 }
 
 void JobBoard::set_stop(std::string_view why) noexcept { page_->stop.set(why); }

@@ -125,6 +125,14 @@ class Mailboxes {
   int num_ranks() const { return static_cast<int>(boxes_.size()); }
   std::size_t held(int rank) const;  // messages waiting in a box
 
+  struct Wait {
+    int from = 0;
+    MessageTag tag;
+    double waited_s = 0;
+  };
+  // What the owner of a box sleeps for, if it does. Any thread.
+  std::optional<Wait> waiting(int rank) const;
+
  private:
   static constexpr int kEnd = -1;
 
@@ -148,8 +156,9 @@ class Mailboxes {
     int first_free = kEnd;
     std::size_t num_held = 0;
     bool sleeping = false;         // the owner sleeps, until `wanted` comes
-    internal::HeldMessage wanted;  // valid while sleeping
-    internal::AdaptiveSpin spin;   // the owner's
+    internal::HeldMessage wanted;  // valid while sleeping, like:
+    double wait_start_s = 0;
+    internal::AdaptiveSpin spin;  // the owner's
     // A hint to the spinning owner that a look is worth while. Raised after the lock is released,
     // so that the owner does not run into it.
     alignas(64) std::atomic<uint32_t> num_sent{0};
@@ -318,6 +327,7 @@ bool Mailboxes<Payload>::wait_and_take(Box& own, double start_s, uint32_t num_se
   const auto deadline = internal::deadline_after(start_s, timeout_s_);
   std::unique_lock lock(own.mutex);
   own.wanted = wanted;
+  own.wait_start_s = start_s;
   own.sleeping = true;
   bool in_time = true;
   bool found = take(own, wanted.from, wanted.tag, taken);
@@ -337,6 +347,16 @@ void Mailboxes<Payload>::abort(const Error& cause) {
     { std::lock_guard lock(each->mutex); }
     each->wake.notify_all();
   }
+}
+
+template <class Payload>
+std::optional<typename Mailboxes<Payload>::Wait> Mailboxes<Payload>::waiting(int rank) const {
+  const Box& each = box(rank);
+  std::lock_guard lock(each.mutex);
+  if (!each.sleeping) {
+    return std::nullopt;
+  }
+  return Wait{each.wanted.from, each.wanted.tag, monotonic_s() - each.wait_start_s};
 }
 
 template <class Payload>

@@ -6,18 +6,23 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "millrace/base/text.h"
 #include "millrace/comm/inproc/group.h"
+#include "millrace/comm/notes.h"
 
 namespace millrace {
 
 // Lock order: `mutex`, then those inside mailboxes and meetings.
 struct InprocWorld::State {
   State(int num_ranks, double limit_s)
-      : timeout_s(limit_s), spin_s(default_spin_s(num_ranks)), boxes(num_ranks, limit_s) {}
+      : timeout_s(limit_s), spin_s(default_spin_s(num_ranks)), boxes(num_ranks, limit_s) {
+    all_ranks.resize(static_cast<std::size_t>(num_ranks));
+    std::iota(all_ranks.begin(), all_ranks.end(), 0);
+  }
 
   std::shared_ptr<InprocGroupShared> join_group(int rank, const std::vector<int>& ranks, int stage);
   void abort(const Error& cause);
@@ -30,12 +35,14 @@ struct InprocWorld::State {
   const double timeout_s;
   const double spin_s;  // by the whole world: its other ranks want the cores, too
   Mailboxes<at::Tensor> boxes;
+  std::vector<int> all_ranks;
   std::mutex mutex;
   // By stage and ranks: how often each rank called, and the groups that not all have joined yet, by
   // the number of the call.
   std::map<std::tuple<int, std::vector<int>, int>, int64_t> num_calls;
   std::map<std::tuple<int, std::vector<int>, int64_t>, Forming> forming;
   std::vector<std::weak_ptr<InprocGroupShared>> groups;  // to wake on abort
+  NoteQueue notes;
 };
 
 std::shared_ptr<InprocGroupShared> InprocWorld::State::join_group(int rank,
@@ -136,6 +143,44 @@ std::unique_ptr<Communicator> InprocWorld::communicator(int rank) {
   MILLRACE_CHECK(rank >= 0 && rank < state_->boxes.num_ranks(), fmt::format("rank {}", rank));
   return std::make_unique<Member>(rank, *state_);
 }
+
+int InprocWorld::num_ranks() const { return state_->boxes.num_ranks(); }
+
+const std::vector<int>& InprocWorld::local_ranks() const { return state_->all_ranks; }
+
+int InprocWorld::process_of(int rank) const {
+  MILLRACE_CHECK(rank >= 0 && rank < num_ranks(), fmt::format("rank {}", rank));
+  return 0;
+}
+
+std::vector<std::string> InprocWorld::exchange(const std::string& own, double /*timeout_s*/) {
+  return {own};
+}
+
+void InprocWorld::tell(int process, const std::string& text) {
+  MILLRACE_CHECK(process == 0, fmt::format("process {}", process));
+  state_->notes.put(0, text);
+}
+
+void InprocWorld::listen(Listener listener) { state_->notes.listen(std::move(listener)); }
+
+std::vector<RankWait> InprocWorld::waits() const {
+  std::vector<RankWait> waits;
+  for (const int rank : state_->all_ranks) {
+    if (const auto wait = state_->boxes.waiting(rank)) {
+      waits.push_back(
+          {.rank = rank, .from = wait->from, .tag = wait->tag, .waited_s = wait->waited_s});
+    }
+  }
+  return waits;
+}
+
+void InprocWorld::deliver(int from, int to, const MessageTag& tag, const Fingerprint& fingerprint,
+                          at::Tensor tensor) {
+  state_->boxes.send(from, to, tag, fingerprint, std::move(tensor));
+}
+
+const AbortFlag& InprocWorld::abort_flag() const { return state_->boxes.abort_flag(); }
 
 void InprocWorld::abort(const Error& cause) { state_->abort(cause); }
 

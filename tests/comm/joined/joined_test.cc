@@ -1,0 +1,327 @@
+// Ranks of several processes: messages, reductions by every collective, notes, failures.
+#include "millrace/comm/joined/joined.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "millrace/base/clock.h"
+#include "millrace/collective/program.h"
+#include "tests/comm/joined/joined_testing.h"
+
+namespace millrace {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double kLongS = 60;
+constexpr uint8_t kBorder = 4;  // SEND_F
+
+TEST(Joined, MessagesOfAnyShapeCrossProcessesInAnyOrder) {
+  Worlds worlds = joined_worlds(4, 2, kLongS);
+  const std::vector<at::Tensor> sent = {
+      at::Tensor(),
+      at::full({3, 5}, 2.5F),
+      at::full({0}, 1.0F),
+      at::arange(100'000, at::kLong),
+      at::arange(70'000, at::kDouble).view({7, 100, 100}).transpose(0, 1),
+      at::full({}, 7.0)};
+  const auto errors = on_all_ranks(worlds, [&](int rank, Communicator& comm) {
+    const auto count = static_cast<int64_t>(sent.size());
+    for (int to = 0; to < 4; ++to) {
+      for (int64_t i = 0; i < count; ++i) {
+        comm.send(to, {kBorder, rank, i}, sent[static_cast<std::size_t>(i)]);
+      }
+    }
+    for (int from = 3; from >= 0; --from) {
+      for (int64_t i = count - 1; i >= 0; --i) {
+        const at::Tensor& wanted = sent[static_cast<std::size_t>(i)];
+        const Fingerprint expected = fingerprint_of(wanted);
+        Transfer moved;
+        const at::Tensor got = comm.receive(from, {kBorder, from, i}, &expected, &moved);
+        ASSERT_EQ(got.defined(), wanted.defined());
+        if (wanted.defined()) {
+          EXPECT_TRUE(at::equal(got, wanted)) << from << ">" << rank << " number " << i;
+          EXPECT_EQ(moved.bytes, static_cast<int64_t>(wanted.nbytes()));
+        }
+      }
+    }
+  });
+  EXPECT_EQ(thrown(errors), "");
+  close_all(worlds);
+}
+
+TEST(Joined, UnlikeShapesShowBoth) {
+  Worlds worlds = joined_worlds(2, 2, kLongS);
+  const auto errors = on_all_ranks(worlds, [&](int rank, Communicator& comm) {
+    if (rank == 0) {
+      comm.send(1, {kBorder, 0, 7}, at::full({4, 3}, 1.0F));
+      comm.receive(1, {kBorder, 1, 0}, nullptr, nullptr);
+    } else {
+      const Fingerprint expected = fingerprint_of(at::full({4, 2}, 1.0F));
+      comm.receive(0, {kBorder, 0, 7}, &expected, nullptr);
+    }
+  });
+  ASSERT_TRUE(errors[1].has_value());
+  EXPECT_EQ(errors[1]->code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(errors[1]->what(), HasSubstr("float32 [4, 3]"));
+  ASSERT_TRUE(errors[0].has_value());  // told of it, with its cause
+  EXPECT_EQ(errors[0]->code(), ErrorCode::kPeerLost);
+  EXPECT_THAT(errors[0]->what(), HasSubstr("float32 [4, 2]"));
+  close_all(worlds);
+}
+
+// Integers in floats: every order of additions gives the same sum, so all must be exact.
+class EveryCollective : public testing::TestWithParam<std::string> {};
+
+TEST_P(EveryCollective, SumsExactlyOnEveryRank) {
+  struct Layout {
+    int num_ranks;
+    int num_processes;
+  };
+  for (const Layout& layout : {Layout{2, 2}, Layout{3, 3}, Layout{5, 2}, Layout{4, 4}, Layout{8, 3},
+                               Layout{5, 5}, Layout{8, 8}}) {
+    Worlds worlds =
+        joined_worlds(layout.num_ranks, layout.num_processes, kLongS,
+                      [](const auto&, int64_t, int64_t) { return ChosenCollective{GetParam()}; });
+    const auto errors = on_all_ranks(worlds, [&](int rank, Communicator& comm) {
+      std::vector<int> ranks(static_cast<std::size_t>(layout.num_ranks));
+      std::iota(ranks.begin(), ranks.end(), 0);
+      const std::unique_ptr<Group> group = comm.group(ranks, 3);
+      const std::unique_ptr<Group> second = comm.group(ranks, 3);
+      const double factor = layout.num_ranks * (layout.num_ranks + 1) / 2;
+      for (const int64_t size : {0, 1, 2, 7, 1000, 100'001}) {
+        for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+          const at::Tensor base = at::arange(size, at::kDouble).remainder(97).to(type);
+          at::Tensor mine = base.mul(rank + 1);
+          at::Tensor other = base.mul(2 * rank);
+          group->all_reduce_sum(mine);
+          second->all_reduce_sum(other);
+          EXPECT_TRUE(at::equal(mine, base.mul(factor))) << size;
+          EXPECT_TRUE(at::equal(other, base.mul(2 * (factor - layout.num_ranks)))) << size;
+        }
+      }
+      group->barrier();
+    });
+    EXPECT_EQ(thrown(errors), "") << layout.num_ranks << " on " << layout.num_processes;
+    close_all(worlds);
+  }
+}
+
+std::vector<std::string> collective_names() {
+  std::vector<std::string> names;
+  for (const CollectiveEntry& entry : collectives()) {
+    names.push_back(entry.name);
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Joined, EveryCollective, testing::ValuesIn(collective_names()),
+                         [](const auto& each) {
+                           std::string name = each.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST(Joined, GroupsOfSomeRanksReduceAtOnce) {
+  Worlds worlds = joined_worlds(6, 3, kLongS);
+  const auto errors = on_all_ranks(worlds, [&](int rank, Communicator& comm) {
+    const std::vector<int> mine =
+        rank % 2 == 0 ? std::vector<int>{0, 2, 4} : std::vector<int>{1, 3, 5};
+    const std::unique_ptr<Group> group = comm.group(mine, rank % 2);
+    EXPECT_EQ(group->member(), rank / 2);
+    for (int round = 0; round < 20; ++round) {
+      at::Tensor values = at::full({5000}, rank + round, at::kFloat);
+      group->all_reduce_sum(values);
+      const float sum = static_cast<float>(mine[0] + mine[1] + mine[2] + 3 * round);
+      EXPECT_TRUE(at::equal(values, at::full({5000}, sum, at::kFloat)));
+    }
+  });
+  EXPECT_EQ(thrown(errors), "");
+  close_all(worlds);
+}
+
+TEST(Joined, ARankThatFailsIsNamedInEveryProcess) {
+  Worlds worlds = joined_worlds(4, 2, kLongS);
+  const auto errors = on_all_ranks(worlds, [&](int rank, Communicator& comm) {
+    if (rank == 2) {
+      throw Error(ErrorCode::kOutOfMemory, "no room").at_rank(2).at_stage(1);
+    }
+    comm.receive((rank + 1) % 4, {kBorder, 0, 0}, nullptr, nullptr);
+  });
+  for (const int rank : {0, 1, 3}) {
+    ASSERT_TRUE(errors[static_cast<std::size_t>(rank)].has_value());
+    EXPECT_EQ(errors[static_cast<std::size_t>(rank)]->code(), ErrorCode::kPeerLost);
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)]->what(), HasSubstr("no room"));
+  }
+  for (const auto& world : worlds) {
+    ASSERT_TRUE(world->first_cause().has_value());
+    EXPECT_EQ(world->first_cause()->code(), ErrorCode::kOutOfMemory);
+  }
+  close_all(worlds);
+}
+
+// A process that goes without a word: its connections close, and all waits on it end at once.
+TEST(Joined, ALostProcessEndsEveryWait) {
+  Worlds worlds = joined_worlds(3, 3, kLongS);
+  const double start_s = monotonic_s();
+  std::thread dies([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    worlds[2].reset();
+  });
+  for (const int rank : {0, 1}) {
+    const auto comm = worlds[static_cast<std::size_t>(rank)]->communicator(rank);
+    try {
+      comm->receive(2, {kBorder, 0, 0}, nullptr, nullptr);
+      ADD_FAILURE() << "nothing was sent";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+      EXPECT_THAT(error.what(), HasSubstr("process 2 (rank 2)"));
+    }
+  }
+  dies.join();
+  EXPECT_LT(monotonic_s() - start_s, kLongS / 2);
+  worlds.pop_back();
+  close_all(worlds);
+}
+
+TEST(Joined, ASilentPeerIsNamedAtTheDeadline) {
+  Worlds worlds = joined_worlds(2, 2, 0.4);
+  std::vector<RankWait> seen;
+  std::thread watcher([&] {
+    for (int i = 0; i < 40 && seen.empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      seen = worlds[0]->waits();
+    }
+  });
+  const auto comm = worlds[0]->communicator(0);
+  EXPECT_THAT(
+      [&] {
+        comm->receive(1, {kBorder, 1, 9}, nullptr, nullptr);
+      },
+      testing::Throws<Error>(testing::Property(&Error::code, ErrorCode::kTimeout)));
+  watcher.join();
+  ASSERT_EQ(seen.size(), 1U);
+  EXPECT_EQ(seen[0].rank, 0);
+  EXPECT_EQ(seen[0].from, 1);
+  EXPECT_EQ(seen[0].tag.microbatch, 9);
+  EXPECT_GE(seen[0].last_heard_s, 0);
+  close_all(worlds);
+}
+
+TEST(Joined, TextsAreExchangedAndNotesComeInOrder) {
+  Worlds worlds = joined_worlds(3, 3, kLongS);
+  std::mutex mutex;
+  std::vector<std::string> heard;
+  const std::string longer(100'000, 'x');
+  const auto errors = run_ranks(3, [&](int process) {
+    JoinedWorld& world = *worlds[static_cast<std::size_t>(process)];
+    for (int round = 0; round < 5; ++round) {
+      const std::vector<std::string> all =
+          world.exchange(std::to_string(process * 10 + round) + (round == 4 ? longer : ""), 30);
+      ASSERT_EQ(all.size(), 3U);
+      for (int other = 0; other < 3; ++other) {
+        EXPECT_EQ(all[static_cast<std::size_t>(other)],
+                  std::to_string(other * 10 + round) + (round == 4 ? longer : ""));
+      }
+    }
+    if (process != 0) {
+      for (int i = 0; i < 50; ++i) {
+        world.tell(0, std::to_string(process) + ":" + std::to_string(i));
+      }
+    }
+    world.exchange("", 30);  // all notes were sent before, and frames keep their order
+    if (process == 0) {
+      world.listen([&](int from, const std::string& text) {
+        const std::lock_guard lock(mutex);
+        heard.push_back(std::to_string(from) + "/" + text);
+      });
+      world.tell(0, "own");
+      world.listen({});
+    }
+  });
+  EXPECT_EQ(thrown(errors), "");
+  ASSERT_EQ(heard.size(), 101U);
+  EXPECT_EQ(heard.back(), "0/own");
+  for (const std::string from : {"1", "2"}) {
+    int next = 0;
+    for (const std::string& each : heard) {
+      if (each.rfind(from + "/", 0) == 0) {
+        EXPECT_EQ(each, from + "/" + from + ":" + std::to_string(next++));
+      }
+    }
+    EXPECT_EQ(next, 50);
+  }
+  close_all(worlds);
+}
+
+TEST(Joined, AnExchangeNamesWhoIsMissing) {
+  Worlds worlds = joined_worlds(4, 2, kLongS);
+  try {
+    worlds[0]->exchange("here", 0.2);
+    ADD_FAILURE() << "process 1 never called";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+    EXPECT_THAT(error.what(), HasSubstr("process 1 (ranks 2, 3)"));
+  }
+  // What process 0 still said is there; afterwards it is known that it gave up.
+  EXPECT_EQ(worlds[1]->exchange("here", kLongS), (std::vector<std::string>{"here", "here"}));
+  EXPECT_THAT([&] { worlds[1]->exchange("here", kLongS); },
+              testing::Throws<Error>(testing::Property(&Error::code, ErrorCode::kPeerLost)));
+  close_all(worlds);
+}
+
+TEST(Rendezvous, AnotherJobOnThePortIsRefused) {
+  std::atomic<int> port{0};
+  std::atomic<bool> done{false};
+  const auto errors = run_ranks(2, [&](int process) {
+    WorldPlace place;
+    place.process = process;
+    place.num_processes = 2;
+    place.store_host = "127.0.0.1";
+    place.job_id = process == 0 ? "mine" : "yours";
+    const PortExchange ports{[&](int found) { port = found; }, [&] { return port.load(); }};
+    try {
+      join_gloo(place, ports, process == 0 ? 2 : 30);
+    } catch (...) {
+      done = true;
+      throw;
+    }
+  });
+  ASSERT_TRUE(errors[0].has_value());
+  EXPECT_EQ(errors[0]->code(), ErrorCode::kTimeout);
+  EXPECT_THAT(errors[0]->what(), HasSubstr("process 1 has not joined"));
+  ASSERT_TRUE(errors[1].has_value());
+  EXPECT_EQ(errors[1]->code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(errors[1]->what(), HasSubstr("another job"));
+  EXPECT_TRUE(done);
+}
+
+TEST(Rendezvous, ABusyPortIsSaidAtOnce) {
+  std::vector<std::unique_ptr<Wire>> first = gloo_wires(1);
+  std::atomic<int> port{0};
+  WorldPlace place;
+  place.store_host = "127.0.0.1";
+  const PortExchange ports{[&](int found) { port = found; }, {}};
+  const std::unique_ptr<Wire> taken = join_gloo(place, ports, 10);
+  place.store_port = port;
+  const double start_s = monotonic_s();
+  try {
+    join_gloo(place, ports, 30);
+    ADD_FAILURE() << "the port is in use";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("in use"));
+  }
+  EXPECT_LT(monotonic_s() - start_s, 20);
+}
+
+}  // namespace
+}  // namespace millrace
