@@ -32,6 +32,7 @@ class World {
   virtual int process() const = 0;                          // this one's number
   virtual int num_processes() const = 0;
   virtual int process_of(int rank) const = 0;
+  virtual std::string engine() const = 0;  // "inproc"; or what carries messages between processes
 
   virtual std::unique_ptr<Communicator> communicator(int rank) = 0;  // a local one; any thread
   // Ends every wait of every rank, in all processes. Any thread; the first cause wins.

@@ -160,6 +160,7 @@ ParallelConfig parallel_from(Reader& reader) {
   config.schedule = name_at(reader, "schedule", config.schedule);
   config.policy = reader.text("policy", config.policy);
   config.rule = name_at(reader, "rule", config.rule);
+  config.collective = name_at(reader, "collective", config.collective);
   config.microbatches =
       static_cast<int>(bounded(reader, "microbatches", kMostMicrobatches, config.microbatches));
   if (reader.raw("microbatch_size") != nullptr) {
@@ -314,6 +315,7 @@ Value to_value(const RunConfig& config) {
   p.set("schedule", Value::of(parallel.schedule));
   p.set("policy", Value::of(parallel.policy));
   p.set("rule", Value::of(parallel.rule));
+  p.set("collective", Value::of(parallel.collective));
   p.set("microbatches", Value::of(parallel.microbatches));
   if (parallel.microbatch_size) {
     p.set("microbatch_size", Value::of(*parallel.microbatch_size));

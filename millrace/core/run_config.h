@@ -35,6 +35,9 @@ struct ParallelConfig {
   std::string schedule = "1f1b";
   std::string policy;  // empty: the schedule's own
   std::string rule = "bsp";
+  // What sums gradients between processes: a name of `millrace list collectives`, or "auto", the
+  // one that is fastest on the cluster for each size.
+  std::string collective = "auto";
   int microbatches = 1;
   UpdateRule update = UpdateRule::kRound;  // of replicated stages without a flush
   std::optional<int> chunks;  // stages a rank (of each direction); unset: the schedule's own

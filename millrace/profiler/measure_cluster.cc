@@ -1,12 +1,14 @@
 #include "millrace/profiler/measure_cluster.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -119,6 +121,100 @@ double measure_all_reduce_s(int workers, int64_t elements, int rounds) {
   return median(results);
 }
 
+// Between process 0 and another one, from the first rank of each: ping-pong of a small tensor for
+// the latency, of a growing one against an empty answer for the bandwidth.
+class PairOfProcesses {
+ public:
+  PairOfProcesses(Communicator& comm, int other, bool serves)
+      : comm_(comm), other_(other), serves_(serves) {}
+
+  double latency_s() {
+    constexpr int kRounds = 100;
+    std::vector<double> results;
+    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+      results.push_back(round_trips_s(at::ones({1}), kRounds, true) / (2 * kRounds));
+    }
+    return median(results);
+  }
+
+  double bandwidth(double latency) {
+    // Long enough that the start of a transfer does not count, and that a slow link is not kept
+    // busy for seconds.
+    constexpr double kLongEnoughS = 0.02;
+    constexpr int64_t kMostElements = 1 << 21;
+    for (int64_t elements = 1 << 16;; elements *= 4) {
+      const at::Tensor load = at::ones({elements});
+      std::vector<double> results;
+      for (int repeat = 0; repeat < kRepeats; ++repeat) {
+        results.push_back(round_trips_s(load, 1, false) - 2 * latency);
+      }
+      double seconds = std::max(median(results), 1e-9);
+      // Both sides go by the time of the one that serves.
+      at::Tensor agreed = at::full({1}, seconds, at::kDouble);
+      if (serves_) {
+        comm_.send(other_, next_tag(), agreed);
+      } else {
+        agreed = comm_.receive(other_, next_tag(), nullptr, nullptr);
+      }
+      seconds = *agreed.data_ptr<double>();
+      if (seconds >= kLongEnoughS || elements >= kMostElements) {
+        return static_cast<double>(elements) * 4 / seconds;
+      }
+    }
+  }
+
+ private:
+  MessageTag next_tag() { return {200, 0, number_++}; }
+
+  double round_trips_s(const at::Tensor& load, int rounds, bool same_back) {
+    const double start_s = monotonic_s();
+    for (int i = 0; i < rounds; ++i) {
+      const MessageTag there = next_tag();
+      const MessageTag back = next_tag();
+      if (serves_) {
+        comm_.send(other_, there, load);
+        comm_.receive(other_, back, nullptr, nullptr);
+      } else {
+        comm_.receive(other_, there, nullptr, nullptr);
+        comm_.send(other_, back, same_back ? load : at::ones({1}));
+      }
+    }
+    return monotonic_s() - start_s;
+  }
+
+  Communicator& comm_;
+  int other_;
+  bool serves_;
+  int64_t number_ = 0;
+};
+
+int first_rank_of(const World& world, int process) {
+  int rank = 0;
+  while (world.process_of(rank) != process) {
+    ++rank;
+  }
+  return rank;
+}
+
+NetworkLevel measure_between(World& world) {
+  constexpr double kPatienceS = 600;
+  NetworkLevel level;
+  level.bandwidth_bytes_per_s = std::numeric_limits<double>::infinity();
+  const std::unique_ptr<Communicator> comm = world.communicator(world.local_ranks().front());
+  for (int process = 1; process < world.num_processes(); ++process) {
+    if (world.leads() || world.process() == process) {
+      PairOfProcesses pair(*comm, first_rank_of(world, world.leads() ? process : 0), world.leads());
+      pair.latency_s();  // connections and threads warm up
+      const double latency_s = pair.latency_s();
+      level.latency_s = std::max(level.latency_s, latency_s);
+      level.bandwidth_bytes_per_s =
+          std::min(level.bandwidth_bytes_per_s, pair.bandwidth(latency_s));
+    }
+    world.exchange("", kPatienceS);  // one pair at a time
+  }
+  return level;
+}
+
 }  // namespace
 
 std::string machine_name() {
@@ -155,6 +251,26 @@ Cluster measure_cluster(int workers, const std::string& machine) {
     level.all_reduce_bandwidth_bytes_per_s = moved / std::max(large_s - small_s, 1e-9);
   }
   cluster.levels.push_back(level);
+  return cluster;
+}
+
+Cluster measure_cluster(World& world, const std::string& machine) {
+  if (!world.spans_processes()) {
+    return measure_cluster(world.num_ranks(), machine);
+  }
+  const int processes = world.num_processes();
+  const int inside = world.num_ranks() / processes;
+  const bool even = inside * processes == world.num_ranks();
+  Cluster cluster;
+  if (even && inside > 1) {
+    cluster = measure_cluster(inside, machine);
+  } else {
+    cluster.measured_on = machine;
+  }
+  cluster.memory_bytes = machine_memory_bytes() / std::max(1, world.num_ranks());
+  NetworkLevel between = measure_between(world);
+  between.size = even ? processes : world.num_ranks();
+  cluster.levels.push_back(between);
   return cluster;
 }
 

@@ -23,9 +23,10 @@ void StepBoard::report(int64_t step, int reporter, const LossSums& sums) {
     add(pending.by_reporter.at(static_cast<std::size_t>(reporter)), sums);
     pending.samples += sums.samples;
     is_complete = complete(step, pending);
+    num_complete_ += is_complete ? 1 : 0;
   }
   if (is_complete) {
-    changed_.notify_one();
+    changed_.notify_all();
   }
 }
 
@@ -36,9 +37,10 @@ void StepBoard::report_norm(int64_t step, double gradient_norm) {
     Pending& pending = pending_[step];
     pending.gradient_norm = gradient_norm;
     is_complete = complete(step, pending);
+    num_complete_ += is_complete ? 1 : 0;
   }
   if (is_complete) {
-    changed_.notify_one();
+    changed_.notify_all();
   }
 }
 
@@ -61,6 +63,12 @@ std::optional<StepSums> StepBoard::next(double timeout_s) {
   pending_.erase(it);
   ++next_step_;
   return result;
+}
+
+bool StepBoard::wait_complete(int64_t num_steps, double timeout_s) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::duration<double>(timeout_s),
+                           [&] { return num_complete_ >= num_steps; });
 }
 
 void StepBoard::close() {

@@ -1,5 +1,7 @@
 #include "millrace/runtime/held_stage.h"
 
+#include <ATen/ops/full.h>
+
 #include <utility>
 
 #include "millrace/runtime/worker.h"
@@ -30,9 +32,27 @@ HeldStage::HeldStage(const WorkerSetup& worker, const StageSetup& setup, Communi
   }
   if (setup.replicas.size() > 1) {
     exchange = make_exchange(worker.rule, setup.stage, setup.replicas, communicator);
+    if (!buffers.empty()) {
+      buffer_group = communicator.group(setup.replicas);
+    }
   }
 }
 
-int64_t HeldStage::take_buffer_samples() { return std::exchange(buffer_samples, 0); }
+void HeldStage::average_buffers() {
+  const auto own = static_cast<double>(std::exchange(buffer_samples, 0));
+  if (buffer_group == nullptr) {
+    return;
+  }
+  at::Tensor all = at::full({1}, own, at::kDouble);
+  buffer_group->all_reduce_sum(all);
+  const double samples = *all.data_ptr<double>();
+  for (at::Tensor& buffer : buffers) {
+    if (samples > 0) {
+      at::Tensor part = buffer.mul(own / samples);
+      buffer_group->all_reduce_sum(part);
+      buffer.copy_(part);
+    }
+  }
+}
 
 }  // namespace millrace

@@ -40,11 +40,13 @@ struct HeldStage {
   WeightViews gradient_views;
   Tensors buffers;             // in buffer_slots() order: no versions, updated in order of forwards
   Tensors accumulators;        // of train.batch_norm = "deferred"; else empty
-  int64_t buffer_samples = 0;  // that went through training forwards since take_buffer_samples()
-  std::unique_ptr<Exchange> exchange;  // null for a single replica
+  int64_t buffer_samples = 0;  // that went through training forwards since average_buffers()
+  std::unique_ptr<Exchange> exchange;   // null for a single replica
+  std::unique_ptr<Group> buffer_group;  // of the replicas, where there are buffers; else null
 
-  // What this replica's buffers weigh in an average; starts counting anew.
-  int64_t take_buffer_samples();
+  // Gives all replicas the mean of their buffers, each weighing by what it saw since the last time.
+  // Collective over the replicas.
+  void average_buffers();
 };
 
 }  // namespace millrace

@@ -103,4 +103,21 @@ Trace join_traces(const std::vector<const Recorder*>& recorders,
   return trace;
 }
 
+Trace merge_traces(const std::vector<Trace>& parts) {
+  Trace trace;
+  trace.source = "measured";
+  for (const Trace& part : parts) {
+    trace.ranks.insert(trace.ranks.end(), part.ranks.begin(), part.ranks.end());
+    trace.complete = trace.complete && part.complete;
+    trace.window_s = std::max(trace.window_s, part.window_s);
+    if (trace.num_steps == 0) {
+      trace.num_steps = part.num_steps;
+      trace.step_s = part.step_s;
+    }
+  }
+  std::sort(trace.ranks.begin(), trace.ranks.end(),
+            [](const RankTrace& a, const RankTrace& b) { return a.rank < b.rank; });
+  return trace;
+}
+
 }  // namespace millrace

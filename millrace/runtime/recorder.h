@@ -43,4 +43,8 @@ class Recorder {
 Trace join_traces(const std::vector<const Recorder*>& recorders,
                   const std::vector<int64_t>& segment_starts);
 
+// One trace of what several processes measured, each its own ranks, from one origin. Steps are
+// those of the process that holds the first stage.
+Trace merge_traces(const std::vector<Trace>& parts);
+
 }  // namespace millrace

@@ -67,7 +67,7 @@ struct TrainSegment {
   const LrSchedule* lr = nullptr;
   int64_t first_step = 0;  // the run's number of the segment's step 0: keys random draws, and `lr`
   StepGate* gate = nullptr;
-  StepBoard* board = nullptr;
+  StepReporter* board = nullptr;
   UpdateObserver* observer = nullptr;
 };
 

@@ -137,7 +137,7 @@ int64_t steady_steps(int num_ranks, int64_t round_steps) {
 
 Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster& cluster,
                          int64_t batch, const std::string& policy, int optimizer_buffers,
-                         bool clips) {
+                         bool clips, const AllReduceSeconds& all_reduce_s) {
   if (plan.stages.empty() || plan.stages[0].ranks.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "expected a plan of at least one stage with a rank, found none");
@@ -162,6 +162,7 @@ Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster
                         .num_steps = num_steps,
                         .optimizer_buffers = optimizer_buffers};
   input.link_bytes = link_bytes(plan, profile, links, samples);
+  input.all_reduce_s = all_reduce_s;
   return simulate(input);
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,10 @@ double samples_per_part(const Schedule& schedule, int64_t batch);
 // nothing.
 std::vector<StageCost> slot_costs(int num_stages, double f, double b);
 
+// Seconds of an all-reduce of so many bytes over these ranks, from when the last one asks for it.
+// Empty: Cluster::all_reduce_s, a ring.
+using AllReduceSeconds = std::function<double(const std::vector<int>& ranks, double bytes)>;
+
 struct SimulationInput {
   const LoweredSchedule& lowered;
   std::vector<StageCost> costs;  // one a stage
@@ -60,6 +65,7 @@ struct SimulationInput {
   int optimizer_buffers = 1;  // parameter-sized buffers of optimizer state (SGD with momentum: 1)
   // Of each of lowered.links; empty: the output_bytes of the stage it comes from.
   std::vector<int64_t> link_bytes{};
+  AllReduceSeconds all_reduce_s{};
 };
 
 // One world rank. Of an idle rank everything is 0 but bubble_fraction, which is 1 when there is a
@@ -99,7 +105,7 @@ struct Simulation {
 // have any gives the average over all of it). Sends do not block; a link carries one message at a
 // time in each direction (device pair's queue) for bytes / bandwidth, and it arrives the latency
 // later. Each action costs the cluster's action_overhead_s besides. An all-reduce that the rule
-// asks for starts when the last replica asks for it and takes the cluster's all_reduce_s. Memory: a
+// asks for starts when the last replica asks for it and takes all_reduce_s. Memory: a
 // stash lives from the start of its F to the end of its B (or W); a received tensor from its RECV
 // to the end of the action that consumes it; a sent one from its SEND to the end of the peer's
 // RECV; a weight version from the start of the STEP that makes it to the end of its last reader (in
@@ -119,6 +125,6 @@ int64_t steady_steps(int num_ranks, int64_t round_steps);
 // lower pass through.
 Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster& cluster,
                          int64_t batch, const std::string& policy = "", int optimizer_buffers = 1,
-                         bool clips = false);
+                         bool clips = false, const AllReduceSeconds& all_reduce_s = {});
 
 }  // namespace millrace

@@ -27,6 +27,8 @@ namespace {
 
 // Bumped when what is measured, or how, changes: old cache entries are then ignored.
 constexpr int kCacheVersion = 2;
+// Processes wait so long for the one that measures; one that ends is noticed at once.
+constexpr double kPatienceS = 24 * 3600;
 
 class Preparation {
  public:
@@ -40,6 +42,7 @@ class Preparation {
     check_before_measuring();
     machine_ = machine_name();
     make_cluster();
+    make_reductions();
     make_plan_and_prediction();
     return std::move(job_);
   }
@@ -201,6 +204,23 @@ class Preparation {
     job_.notes.push_back(emulation_note());
   }
 
+  void make_reductions() {
+    if (!spans_processes()) {
+      return;
+    }
+    job_.reductions = std::make_shared<Reductions>(
+        job_.cluster, parallel().workers, options_.world->num_processes(), parallel().collective);
+  }
+
+  AllReduceSeconds all_reduce_s() const {
+    if (job_.reductions == nullptr) {
+      return {};
+    }
+    return [reductions = job_.reductions](const std::vector<int>& ranks, double bytes) {
+      return reductions->seconds(ranks, bytes);
+    };
+  }
+
   std::string emulation_note() const {
     const EmulateConfig& emulate = *job_.config.emulate;
     std::string text = "emulated devices and links: all times are theirs";
@@ -224,15 +244,51 @@ class Preparation {
       }
       return;
     }
-    const std::string file =
-        cache_file(fmt::format("cluster {} workers {}", machine_, parallel().workers));
-    const bool cached =
-        from_cache(file, [&](const Document& document) { job_.cluster = cluster_from(document); });
-    if (!cached) {
-      note(fmt::format("measuring hand-over and reduction between {} workers", parallel().workers));
-      job_.cluster = measure_cluster(parallel().workers, machine_);
-      into_cache(file, to_value(job_.cluster));
+    std::string what = fmt::format("cluster {} workers {}", machine_, parallel().workers);
+    if (spans_processes()) {
+      what +=
+          fmt::format(" on {} of {}", options_.world->num_processes(), options_.world->engine());
     }
+    const std::string file = cache_file(what);
+    job_.cluster = cluster_from(shared(
+        [&] {
+          Cluster found;
+          const bool cached =
+              from_cache(file, [&](const Document& document) { found = cluster_from(document); });
+          return cached ? std::optional<Value>(to_value(found)) : std::nullopt;
+        },
+        [&] {
+          note(fmt::format("measuring hand-over and reduction between {} workers",
+                           parallel().workers));
+          const Cluster found = spans_processes() ? measure_cluster(*options_.world, machine_)
+                                                  : measure_cluster(parallel().workers, machine_);
+          if (leads()) {
+            into_cache(file, to_value(found));
+          }
+          return to_value(found);
+        }));
+  }
+
+  bool spans_processes() const {
+    return options_.world != nullptr && options_.world->spans_processes();
+  }
+  bool leads() const { return options_.world == nullptr || options_.world->leads(); }
+
+  // One document for all processes, so that all plan alike: what the leading one finds, or else
+  // what it makes. `make` is called in every process, since measuring may need all.
+  Document shared(const std::function<std::optional<Value>()>& find,
+                  const std::function<Value()>& make) {
+    const std::string kFile = "measurement";
+    std::optional<Value> own = leads() ? find() : std::nullopt;
+    if (!spans_processes()) {
+      return parse_json(to_json(own ? *own : make(), -1), kFile);
+    }
+    std::string text = options_.world->exchange(own ? to_json(*own, -1) : "", kPatienceS)[0];
+    if (text.empty()) {
+      const Value made = make();
+      text = options_.world->exchange(leads() ? to_json(made, -1) : "", kPatienceS)[0];
+    }
+    return parse_json(text, kFile);
   }
 
   // What an update reads and writes: the optimizer and the buffers of its state.
@@ -249,22 +305,31 @@ class Preparation {
         fmt::format("profile {} {:08x} {} {:08x} {} {} {} samples {} busy {}", job_.model.name,
                     crc32_of(options.data(), options.size()), job_.config.data.name, data_key(),
                     train().dtype, optimizer_key(), machine_, samples, busy_ranks));
-    Profile profile;
-    const bool cached = from_cache(file, [&](const Document& document) {
-      profile = profile_from(document);
-      std::vector<std::string> names;
-      for (const LayerProfile& layer : profile.layers) {
-        names.push_back(layer.name);
-      }
-      if (names != job_.model.layer_names()) {
-        throw Error(ErrorCode::kBadFile, "cached profile of another model");
-      }
-    });
-    if (cached) {
-      note(
-          fmt::format("profile of {} at {} samples: cached in {}", job_.model.name, samples, file));
-      return profile;
-    }
+    return profile_from(shared(
+        [&]() -> std::optional<Value> {
+          Profile profile;
+          const bool cached = from_cache(file, [&](const Document& document) {
+            profile = profile_from(document);
+            std::vector<std::string> names;
+            for (const LayerProfile& layer : profile.layers) {
+              names.push_back(layer.name);
+            }
+            if (names != job_.model.layer_names()) {
+              throw Error(ErrorCode::kBadFile, "cached profile of another model");
+            }
+          });
+          if (!cached) {
+            return std::nullopt;
+          }
+          note(fmt::format("profile of {} at {} samples: cached in {}", job_.model.name, samples,
+                           file));
+          return to_value(profile);
+        },
+        // All ranks of the leading process's machine are busy while it measures; the others wait.
+        [&] { return leads() ? measure_profile(file, samples, busy_ranks) : Value::map(); }));
+  }
+
+  Value measure_profile(const std::string& file, int64_t samples, int busy_ranks) {
     const std::string what = fmt::format("profiling {} at {} samples, {} busy workers",
                                          job_.model.name, samples, busy_ranks);
     note(what);
@@ -281,8 +346,8 @@ class Preparation {
         options_.sink->on_progress(what, fraction);
       };
     }
-    profile = profile_model(request);
-    into_cache(file, to_value(profile));
+    const Value profile = to_value(profile_model(request));
+    into_cache(file, profile);
     return profile;
   }
 
@@ -343,7 +408,7 @@ class Preparation {
                        : profile_for(samples_per_part(replicas), job_.plan.num_used_ranks());
     job_.predicted =
         simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch, parallel().policy,
-                      num_optimizer_buffers(), train().clip_norm.has_value());
+                      num_optimizer_buffers(), train().clip_norm.has_value(), all_reduce_s());
     job_.plan.memory.clear();
     for (std::size_t rank = 0; rank < job_.predicted.ranks.size(); ++rank) {
       const MemoryUse& memory = job_.predicted.ranks[rank].memory;
@@ -416,7 +481,9 @@ class Preparation {
         plan.schedule = "1f1b";
       }
       // Without its own policy: the alternative may run under another schedule.
-      const double predicted_s = simulate_plan(plan, whole, job_.cluster, train().batch).step_s;
+      const double predicted_s =
+          simulate_plan(plan, whole, job_.cluster, train().batch, "", 1, false, all_reduce_s())
+              .step_s;
       job_.alternatives.push_back({choice.name, describe(plan), predicted_s, plan.minibatch_s});
     }
     const double own_s = job_.alternatives.front().predicted_s;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/comm/world.h"
 #include "millrace/core/cluster.h"
 #include "millrace/core/events.h"
 #include "millrace/core/plan.h"
@@ -15,6 +16,7 @@
 #include "millrace/core/run_config.h"
 #include "millrace/data/dataset.h"
 #include "millrace/model/model.h"
+#include "millrace/sim/reductions.h"
 #include "millrace/sim/simulate.h"
 #include "millrace/train/emulation.h"
 
@@ -25,6 +27,9 @@ struct PrepareOptions {
   bool fresh = false;      // measure again even when cached
   double profile_s = 1.5;  // spent on each profile, at least
   EventSink* sink = nullptr;
+  // Of several processes: all prepare at once, the leading one measures (and caches) for all, and
+  // every one comes to the same plan. Null, or of one process: this one.
+  World* world = nullptr;
 };
 
 // One row of the table that shows what was considered.
@@ -47,6 +52,8 @@ struct Job {
   std::vector<Alternative> alternatives;
   std::vector<std::string> notes;            // e.g. that data parallel is predicted to be faster
   std::optional<EmulationConfig> emulation;  // of a run on devices that are not there
+  // How gradients are summed between processes; null: there is one process.
+  std::shared_ptr<const Reductions> reductions;
 
   const EmulationConfig* emulation_or_null() const { return emulation ? &*emulation : nullptr; }
 };

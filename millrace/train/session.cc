@@ -11,6 +11,9 @@
 #include <utility>
 
 #include "millrace/base/clock.h"
+#include "millrace/base/document.h"
+#include "millrace/base/text.h"
+#include "millrace/comm/inproc/inproc.h"
 #include "millrace/runtime/team.h"
 #include "millrace/schedule/lower.h"
 #include "millrace/schedule/policy.h"
@@ -24,6 +27,16 @@ namespace {
 // enough that a fast first stage does not pile up activations before a slow one.
 constexpr int64_t kEvaluationWindow = 16;
 constexpr double kPollS = 0.1;
+// Who has waited so long for a message is told, and again after as long.
+constexpr double kLongWaitS = 10;
+// Processes wait so long for each other between segments, while one of them evaluates or writes. A
+// process that ends is noticed at once, whatever this is.
+constexpr double kPatienceS = 24 * 3600;
+// After the last step, until its report is here.
+constexpr double kReportS = 30;
+
+// Above those of actions and engines.
+constexpr uint8_t kStateMessage = 120;
 
 // Refuses a schedule in which a backward reads other weights than its forward where a layer of that
 // stage cannot do that.
@@ -109,17 +122,28 @@ Session::Session(const SessionSetup& setup)
       emulation_(setup.emulation == nullptr
                      ? nullptr
                      : std::make_unique<Emulation>(*setup.emulation, setup.plan, *setup.model)),
-      world_(std::make_unique<InprocWorld>(
-          setup.plan.workers,
-          emulation_ ? emulation_->timeout_s(setup.timeout_s) : setup.timeout_s)),
+      own_world_(setup.world == nullptr
+                     ? std::make_unique<InprocWorld>(
+                           setup.plan.workers,
+                           emulation_ ? emulation_->timeout_s(setup.timeout_s) : setup.timeout_s)
+                     : nullptr),
+      world_(setup.world == nullptr ? own_world_.get() : setup.world),
+      coordination_(std::make_unique<Coordination>(*world_)),
       communicators_(static_cast<std::size_t>(setup.plan.workers)),
       workers_(static_cast<std::size_t>(setup.plan.workers)) {
   check_plan(setup.plan, setup.model->layer_names(), setup.model->edges());
   schedule_ = make_schedule(setup.plan.schedule, schedule_config(setup.plan), setup.policy);
   check_recompute(schedule_, setup.plan);
+  MILLRACE_CHECK(
+      world_->num_ranks() == setup.plan.workers,
+      fmt::format("a world of {} ranks for {} workers", world_->num_ranks(), setup.plan.workers));
+  std::vector<int> used_ranks;
   for (int rank = 0; rank < setup.plan.workers; ++rank) {
     if (!setup.plan.stages_of_rank(rank).empty()) {
-      ranks_.push_back(rank);
+      used_ranks.push_back(rank);
+      if (is_here(rank)) {
+        ranks_.push_back(rank);
+      }
     }
   }
   const std::vector<std::vector<int>> stages = stage_layers(setup.plan, *setup.model);
@@ -131,6 +155,7 @@ Session::Session(const SessionSetup& setup)
       stage_of_layer[static_cast<std::size_t>(layer)] = static_cast<int>(s);
     }
   }
+  world_->exchange("", kPatienceS);  // clocks of several machines start as one
   const double origin_s = monotonic_s();
   run([&](int rank) {
     WorkerSetup worker;
@@ -153,7 +178,7 @@ Session::Session(const SessionSetup& setup)
         setup_.before_action(rank, action);
       };
     }
-    worker.used_ranks = ranks_;
+    worker.used_ranks = used_ranks;
     worker.rule = setup_.plan.rule;
     worker.train = setup_.train;
     worker.seed = setup_.train.seed;
@@ -188,10 +213,23 @@ int Session::num_replicas(int stage) const {
   return static_cast<int>(setup_.plan.stages.at(static_cast<std::size_t>(stage)).ranks.size());
 }
 
+int Session::rank_of(int stage, int replica) const {
+  return setup_.plan.stages.at(static_cast<std::size_t>(stage))
+      .ranks.at(static_cast<std::size_t>(replica));
+}
+
+bool Session::is_here(int rank) const { return world_->process_of(rank) == world_->process(); }
+
+bool Session::agree(bool own) {
+  bool any = false;
+  for (const std::string& each : world_->exchange(own ? "yes" : "no", kPatienceS)) {
+    any = any || each == "yes";
+  }
+  return any;
+}
+
 HeldStage& Session::held(int stage, int replica) {
-  const int rank = setup_.plan.stages.at(static_cast<std::size_t>(stage))
-                       .ranks.at(static_cast<std::size_t>(replica));
-  return workers_[static_cast<std::size_t>(rank)]->held(stage);
+  return workers_[static_cast<std::size_t>(rank_of(stage, replica))]->held(stage);
 }
 
 const Worker& Session::worker(int rank) const {
@@ -213,7 +251,7 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   const Feed feed(dataset, order.epoch(epoch), setup_.train.batch, first_step,
                   schedule.num_microbatches, setup_.model->dtype());
   const LrSchedule lr(setup_.train, order.steps_per_epoch());
-  StepGate gate(lowered.round_steps);
+  StepGate gate(lowered.round_steps, [this] { return world_->first_cause().has_value(); });
   StepBoard board([&feed](int64_t step) { return feed.step_samples(step); },
                   static_cast<int>(plan.stages.back().ranks.size()), clips);
   TrainSegment segment;
@@ -223,26 +261,21 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   segment.lr = &lr;
   segment.first_step = epoch * order.steps_per_epoch() + first_step;
   segment.gate = &gate;
-  segment.board = &board;
   segment.observer = observer;
+  coordination_->begin(gate, board);
+  segment.board = &coordination_->reporter();
 
   segment_starts_.push_back(steps_done_);
-  std::atomic<int64_t> steps_done{0};
+  int64_t steps_done = 0;
   std::exception_ptr failure;
   std::thread team([&] {
     try {
-      run([&](int rank) {
-        const int64_t done = workers_[static_cast<std::size_t>(rank)]->train(segment);
-        if (rank == ranks_.front()) {
-          steps_done = done;
-        }
-      });
+      steps_done = run_segment(segment, board);
     } catch (...) {
       failure = std::current_exception();
     }
     board.close();
   });
-  bool stopping = false;
   const auto serve = [&] {
     while (true) {
       const bool closed = board.closed();
@@ -256,10 +289,13 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
       if (!step && closed) {
         break;
       }
-      if (!stopping && hooks.stop_requested && hooks.stop_requested()) {
-        gate.request_stop();
-        stopping = true;
+      if (hooks.stop_requested && hooks.stop_requested()) {
+        coordination_->request_stop();
       }
+      if (hooks.on_alive) {
+        hooks.on_alive(gate.furthest());
+      }
+      tell_waits(hooks);
     }
   };
   std::exception_ptr hook_failure;
@@ -269,9 +305,10 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
     // A listener failed (a full disk, say): the ranks stop at the next step, then the failure goes
     // on.
     hook_failure = std::current_exception();
-    gate.request_stop();
+    coordination_->request_stop();
   }
   team.join();
+  coordination_->end();
   if (failure) {
     std::rethrow_exception(failure);
   }
@@ -280,6 +317,49 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   }
   steps_done_ += steps_done;
   return steps_done;
+}
+
+// The ranks' part of train(): their steps, which all processes then know, and in the leading one
+// every report.
+int64_t Session::run_segment(const TrainSegment& segment, StepBoard& board) {
+  std::atomic<int64_t> own_steps{0};
+  run([&](int rank) {
+    const int64_t done = workers_[static_cast<std::size_t>(rank)]->train(segment);
+    if (rank == ranks_.front()) {
+      own_steps = done;
+    }
+  });
+  int64_t steps = 0;
+  // A process all of whose ranks are idle knows of none.
+  for (const std::string& each : world_->exchange(std::to_string(own_steps), kPatienceS)) {
+    steps = std::max<int64_t>(steps, std::stoll(each));
+  }
+  if (world_->leads() && !board.wait_complete(steps, kReportS)) {
+    throw Error(ErrorCode::kTimeout,
+                fmt::format("{} steps are done, and the losses of some were not reported within "
+                            "{:g} s",
+                            steps, kReportS));
+  }
+  return steps;
+}
+
+void Session::tell_waits(const StepHooks& hooks) {
+  if (!hooks.on_wait || monotonic_s() - waits_told_s_ < kLongWaitS) {
+    return;
+  }
+  for (const RankWait& wait : world_->waits()) {
+    if (wait.waited_s < kLongWaitS) {
+      continue;
+    }
+    waits_told_s_ = monotonic_s();
+    hooks.on_wait(fmt::format(
+        "rank {} ({}) has waited {:.0f} s for {} from rank {}{}", wait.rank,
+        describe_stages(setup_.plan.stages_of_rank(wait.rank)), wait.waited_s, to_string(wait.tag),
+        wait.from,
+        wait.last_heard_s < 0
+            ? ""
+            : fmt::format(", whose process was last heard {:.0f} s ago", wait.last_heard_s)));
+  }
 }
 
 LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
@@ -308,7 +388,18 @@ LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
       total.samples += part.samples;
     }
   }
-  return total;
+  if (!world_->spans_processes()) {
+    return total;
+  }
+  LossSums all;
+  const std::string own = fmt::format("{:a} {} {}", total.loss, total.correct, total.samples);
+  for (const std::string& text : world_->exchange(own, kPatienceS)) {
+    const std::vector<std::string> parts = split(text, ' ');
+    all.loss += std::strtod(parts.at(0).c_str(), nullptr);
+    all.correct += std::stoll(parts.at(1));
+    all.samples += std::stoll(parts.at(2));
+  }
+  return all;
 }
 
 namespace {
@@ -355,40 +446,74 @@ void visit_buffers(HeldStage& held, const Visit& visit) {
 // Replicas see different samples, so their running statistics differ. Each weighs by what it saw
 // since the last time; one that saw nothing since, by nothing.
 void Session::average_buffers() {
-  for (int stage = 0; stage < setup_.plan.num_stages(); ++stage) {
-    std::vector<HeldStage*> replicas;
-    std::vector<double> samples;
-    for (int r = 0; r < num_replicas(stage); ++r) {
-      replicas.push_back(&held(stage, r));
-      samples.push_back(static_cast<double>(replicas.back()->take_buffer_samples()));
+  run([this](int rank) {
+    for (const int stage : setup_.plan.stages_of_rank(rank)) {
+      workers_[static_cast<std::size_t>(rank)]->held(stage).average_buffers();
     }
-    const double all = std::accumulate(samples.begin(), samples.end(), 0.0);
-    if (replicas.size() == 1 || all == 0) {
-      continue;
-    }
-    for (std::size_t b = 0; b < replicas.front()->buffers.size(); ++b) {
-      at::Tensor average = replicas.front()->buffers[b].mul(samples.front() / all);
-      for (std::size_t r = 1; r < replicas.size(); ++r) {
-        average.add_(replicas[r]->buffers[b], samples[r] / all);
-      }
-      for (HeldStage* replica : replicas) {
-        replica->buffers[b].copy_(average);
-      }
-    }
-  }
+  });
 }
 
 std::vector<NamedTensor> Session::state() {
   average_buffers();
-  std::vector<NamedTensor> tensors;
-  const auto add = [&](NamedTensor tensor) { tensors.push_back(std::move(tensor)); };
-  for (int stage = 0; stage < setup_.plan.num_stages(); ++stage) {
-    visit_tensors(held(stage), add);
+  const int num_stages = setup_.plan.num_stages();
+  // What each stage has, as its replica 0 holds it: first the weights of all, then the buffers.
+  std::vector<std::vector<NamedTensor>> parts(static_cast<std::size_t>(2 * num_stages));
+  std::vector<std::string> lines;
+  for (int p = 0; p < 2 * num_stages; ++p) {
+    const int stage = p % num_stages;
+    if (!is_here(rank_of(stage, 0))) {
+      continue;
+    }
+    const auto add = [&](NamedTensor tensor) {
+      lines.push_back(fmt::format("{}\t{}\t{}", p, tensor.name, tensor.layer));
+      parts[static_cast<std::size_t>(p)].push_back(std::move(tensor));
+    };
+    if (p < num_stages) {
+      visit_tensors(held(stage), add);
+    } else {
+      visit_buffers(held(stage), add);
+    }
   }
-  for (int stage = 0; stage < setup_.plan.num_stages(); ++stage) {
-    visit_buffers(held(stage), add);
+  if (world_->spans_processes()) {
+    gather_state(parts, join(lines, "\n"));
+  }
+  std::vector<NamedTensor> tensors;
+  for (std::vector<NamedTensor>& part : parts) {
+    std::move(part.begin(), part.end(), std::back_inserter(tensors));
   }
   return tensors;
+}
+
+// Brings the other processes' tensors into the leading one's `parts`. `names`: of this process's, a
+// line each.
+void Session::gather_state(std::vector<std::vector<NamedTensor>>& parts, const std::string& names) {
+  const std::vector<std::string> all = world_->exchange(names, kPatienceS);
+  const std::unique_ptr<Communicator> own = world_->communicator(world_->local_ranks().front());
+  if (!world_->leads()) {
+    int64_t number = 0;
+    for (const std::vector<NamedTensor>& part : parts) {
+      for (const NamedTensor& tensor : part) {
+        // A copy: training goes on before it has left.
+        own->send(0, {kStateMessage, 0, number++}, tensor.tensor.clone());
+      }
+    }
+    return;
+  }
+  for (int process = 1; process < world_->num_processes(); ++process) {
+    int from = 0;
+    while (world_->process_of(from) != process) {
+      ++from;
+    }
+    int64_t number = 0;
+    for (const std::string& line : split(all[static_cast<std::size_t>(process)], '\n')) {
+      const std::vector<std::string> words = split(line, '\t');
+      if (words.size() == 3) {
+        parts.at(static_cast<std::size_t>(std::stoi(words[0])))
+            .push_back({words[1], words[2],
+                        own->receive(from, {kStateMessage, 0, number++}, nullptr, nullptr)});
+      }
+    }
+  }
 }
 
 bool Session::load(const std::string& name, const at::Tensor& value) {
@@ -407,8 +532,10 @@ bool Session::load(const std::string& name, const at::Tensor& value) {
   };
   for (int stage = 0; stage < setup_.plan.num_stages(); ++stage) {
     for (int replica = 0; replica < num_replicas(stage); ++replica) {
-      visit_tensors(held(stage, replica), copy);
-      visit_buffers(held(stage, replica), copy);
+      if (is_here(rank_of(stage, replica))) {
+        visit_tensors(held(stage, replica), copy);
+        visit_buffers(held(stage, replica), copy);
+      }
     }
   }
   return found;
@@ -420,6 +547,13 @@ Trace Session::trace() const {
     recorders.push_back(&workers_[static_cast<std::size_t>(rank)]->recorder());
   }
   Trace trace = join_traces(recorders, segment_starts_);
+  if (world_->spans_processes()) {
+    std::vector<Trace> parts;
+    for (const std::string& text : world_->exchange(to_json(to_value(trace), -1), kPatienceS)) {
+      parts.push_back(trace_from(parse_json(text, "trace")));
+    }
+    trace = merge_traces(parts);
+  }
   if (emulation_) {
     emulation_->unscale(trace);
   }

@@ -1,4 +1,6 @@
-// Session: a model spread over the ranks of this process, trained and evaluated segment by segment.
+// Session: a model spread over the ranks of a world, trained and evaluated segment by segment. Each
+// process of the world has a session of the same setup, whose calls are made in the same order
+// everywhere; each runs its own ranks.
 //
 // Used from one thread; the ranks run on threads of their own inside the calls and are joined
 // before a call returns.
@@ -9,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/comm/inproc/inproc.h"
+#include "millrace/comm/world.h"
 #include "millrace/core/plan.h"
 #include "millrace/core/run_config.h"
 #include "millrace/core/schedule.h"
@@ -18,12 +20,16 @@
 #include "millrace/data/order.h"
 #include "millrace/model/model.h"
 #include "millrace/runtime/worker.h"
+#include "millrace/train/coordination.h"
 #include "millrace/train/emulation.h"
 
 namespace millrace {
 
 struct SessionSetup {
   const Model* model = nullptr;  // outlives the session
+  // With plan.workers ranks; outlives the session, and is of no use after it failed. Null: a world
+  // of this process alone, with `timeout_s`.
+  World* world = nullptr;
   Plan plan;
   std::string policy;       // empty: the schedule's own
   double blend_lambda = 1;  // of policy blend
@@ -51,6 +57,11 @@ struct StepHooks {
   // Norm of the mean gradient before clipping, with clip_norm; before on_step of the same step.
   std::function<void(int64_t step, double gradient_norm)> on_norm{};
   std::function<bool()> stop_requested{};  // polled several times a second
+  // The step under way, within the call: the furthest that a rank of this process has entered, -1
+  // before the first. Several times a second, in every process. May be empty.
+  std::function<void(int64_t step)> on_alive{};
+  // Who has been waiting for long, and for what: told every few seconds. May be empty.
+  std::function<void(const std::string& text)> on_wait{};
 };
 
 class Session {
@@ -59,43 +70,59 @@ class Session {
   ~Session();
 
   // Trains steps [first_step, first_step + num_steps) of an epoch's order and drains. Returns the
-  // steps done: fewer when a stop was requested, then a multiple of the replicas' rounds. Throws
-  // the first cause when a rank fails; the session is unusable afterwards.
+  // steps done, the same in all processes: fewer when a stop was requested in one of them, then a
+  // multiple of the replicas' rounds. Steps are told in the leading process only. Throws the first
+  // cause when a rank fails; the session is unusable afterwards.
   int64_t train(const Dataset& dataset, const SampleOrder& order, int64_t epoch, int64_t first_step,
                 int64_t num_steps, const StepHooks& hooks, UpdateObserver* observer = nullptr);
 
-  // Every sample exactly once, `batch` at a time, through the pipeline; sums over all.
+  // Every sample exactly once, `batch` at a time, through the pipeline; sums over all, in every
+  // process.
   LossSums evaluate(const Dataset& dataset, int64_t batch,
                     const std::function<bool()>& stop_requested = {});
 
+  // Whether any process says yes.
+  bool agree(bool own);
+
   // All weights and what the optimizer keeps for each, in model order, then all buffers, from
-  // replica 0 of each stage. Replicas hold the average of their buffers afterwards.
+  // replica 0 of each stage. Replicas hold the average of their buffers afterwards. In a process
+  // that does not lead: what its ranks bring.
   std::vector<NamedTensor> state();
-  // Copies one tensor into every replica; false when no stage knows the name. Shape and dtype must
-  // fit.
+  // Copies one tensor into every replica of this process; false when no stage here knows the name.
+  // Shape and dtype must fit.
   bool load(const std::string& name, const at::Tensor& value);
 
-  // Of everything trained so far. Of emulated devices, in their own seconds.
+  // Of everything trained so far, in every process. Of emulated devices, in their own seconds.
   Trace trace() const;
+  const World& world() const { return *world_; }
+  // Of this process:
   const Worker& worker(int rank) const;
   // What the rank that holds the stage's replica keeps of it.
   HeldStage& held(int stage, int replica = 0);
 
  private:
   void run(const std::function<void(int)>& work);
+  int64_t run_segment(const TrainSegment& segment, StepBoard& board);
+  void tell_waits(const StepHooks& hooks);
   void average_buffers();
+  void gather_state(std::vector<std::vector<NamedTensor>>& parts, const std::string& names);
   int num_replicas(int stage) const;
+  int rank_of(int stage, int replica) const;
+  bool is_here(int rank) const;
 
   SessionSetup setup_;
   Schedule schedule_;  // made once: a schedule's file may change while a run lasts
   std::vector<StageLink> links_;
   std::unique_ptr<Emulation> emulation_;  // null: real devices
-  std::unique_ptr<InprocWorld> world_;
-  std::vector<int> ranks_;                                    // used ones
+  std::unique_ptr<World> own_world_;      // null: the setup's
+  World* world_;
+  std::unique_ptr<Coordination> coordination_;
+  std::vector<int> ranks_;                                    // of this process, used ones
   std::vector<std::unique_ptr<Communicator>> communicators_;  // by rank; null when idle
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<int64_t> segment_starts_;
   int64_t steps_done_ = 0;
+  double waits_told_s_ = 0;
 };
 
 // Indices of the model's layers that each stage of a plan holds, ascending. Throws

@@ -59,6 +59,7 @@ class Run {
         order_(job.data.train->size(), job.config.train.batch, job.config.train.seed),
         lr_(job.config.train, order_.steps_per_epoch()),
         session_({.model = &job.model,
+                  .world = options.world,
                   .plan = job.plan,
                   .policy = job.config.parallel.policy,
                   .blend_lambda = job.config.parallel.blend_lambda,
@@ -77,13 +78,13 @@ class Run {
     const int64_t first_step = step_;
     const double start_s = monotonic_s();
     bool evaluated = false;
-    while (step_ < total_steps_ && !stopped()) {
+    while (step_ < total_steps_ && !stopped_) {
       evaluated = train_epoch();
       if (step_in_epoch_ == 0 && due(job_.config.train.checkpoint_every_epochs)) {
         save();
       }
     }
-    if (!stopped() && !evaluated) {
+    if (!stopped_ && !evaluated) {
       evaluate();
     }
     if (saved_at_ != step_) {
@@ -96,15 +97,24 @@ class Run {
     result.done.samples = samples_;
     result.done.train_s = (monotonic_s() - start_s) / time_scale_;
     result.done.accuracy = accuracy_;
-    result.done.interrupted = stopped();
+    result.done.interrupted = stopped_;
     return result;
   }
 
  private:
-  bool stopped() {
-    stopped_ = stopped_ || (options_.stop_requested && options_.stop_requested());
+  bool stop_requested() const { return options_.stop_requested && options_.stop_requested(); }
+
+  // Whether the run is to end: as all processes see it, so that all do the same from here on.
+  bool agree_to_stop() {
+    stopped_ = stopped_ || session_.agree(stop_requested());
     return stopped_;
   }
+  void alive(TrainOptions::Phase phase, int64_t step) const {
+    if (options_.on_alive) {
+      options_.on_alive(phase, step);
+    }
+  }
+  bool leads() const { return session_.world().leads(); }
 
   // Whether something that happens every `epochs` is due at this epoch's end.
   bool due(int64_t epochs) const { return epochs > 0 && epoch_ % epochs == 0; }
@@ -120,17 +130,22 @@ class Run {
       report_step(base + step + 1, base_in_epoch + step + 1, sums);
     };
     hooks.on_norm = [this](int64_t /*step*/, double norm) { gradient_norm_ = norm; };
-    hooks.stop_requested = [this] { return stopped(); };
+    hooks.stop_requested = [this] { return stop_requested(); };
+    hooks.on_alive = [this, base = step_](int64_t step) {
+      alive(TrainOptions::Phase::kTraining, base + std::max<int64_t>(step, 0));
+    };
+    hooks.on_wait = [this](const std::string& text) { options_.sink->on_note(text); };
     const int64_t done =
         session_.train(*job_.data.train, order_, epoch_, step_in_epoch_, wanted, hooks);
     step_ += done;
     step_in_epoch_ += done;
+    agree_to_stop();
     if (step_in_epoch_ < order_.steps_per_epoch()) {
       return false;
     }
     step_in_epoch_ = 0;
     ++epoch_;
-    if (!stopped() && due(job_.config.train.eval_every_epochs)) {
+    if (!stopped_ && due(job_.config.train.eval_every_epochs)) {
       evaluate();
       return true;
     }
@@ -166,8 +181,9 @@ class Run {
   }
 
   void evaluate() {
-    const LossSums sums =
-        session_.evaluate(*job_.data.test, job_.config.train.batch, [this] { return stopped(); });
+    alive(TrainOptions::Phase::kEvaluating, step_);
+    const LossSums sums = session_.evaluate(*job_.data.test, job_.config.train.batch,
+                                            [this] { return agree_to_stop(); });
     if (sums.samples != job_.data.test->size()) {
       return;  // a stop came in between: no figure over a part of the set
     }
@@ -184,6 +200,7 @@ class Run {
   }
 
   void save() {
+    alive(TrainOptions::Phase::kSaving, step_);
     CheckpointManifest manifest;
     manifest.model = job_.model.name;
     manifest.step = step_;
@@ -193,10 +210,13 @@ class Run {
     manifest.samples = job_.data.train->size();
     manifest.seed = job_.config.train.seed;
     manifest.optimizer = job_.config.train.optimizer;
-    const std::string path = save_checkpoint(options_.run_dir + "/checkpoints", manifest,
-                                             session_.state(), job_.config.train.keep_checkpoints);
+    const std::vector<NamedTensor> state = session_.state();
     saved_at_ = step_;
-    options_.sink->on_checkpoint({path, step_});
+    if (leads()) {
+      const std::string path = save_checkpoint(options_.run_dir + "/checkpoints", manifest, state,
+                                               job_.config.train.keep_checkpoints);
+      options_.sink->on_checkpoint({path, step_});
+    }
   }
 
   void resume(const std::string& where) {
@@ -210,8 +230,9 @@ class Run {
     step_in_epoch_ = manifest.step_in_epoch;
     // A checkpoint of another run is not one of this run's.
     std::error_code ignored;
-    const bool own = std::filesystem::equivalent(std::filesystem::path(path).parent_path(),
-                                                 options_.run_dir + "/checkpoints", ignored);
+    const bool own = session_.agree(
+        leads() && std::filesystem::equivalent(std::filesystem::path(path).parent_path(),
+                                               options_.run_dir + "/checkpoints", ignored));
     saved_at_ = own ? step_ : -1;
     options_.sink->on_note(fmt::format("resumed from {} at step {}", path, step_));
     if (step_ >= total_steps_) {

@@ -17,6 +17,13 @@ struct TrainOptions {
   std::optional<std::string> resume;     // a checkpoint, a checkpoints folder or a run folder
   EventSink* sink = nullptr;             // not null
   std::function<bool()> stop_requested;  // Ctrl-C; polled from the calling thread
+  // Of several processes, each of which calls train() with the same job; only the leading one's
+  // sink is told, and only it writes. Null: this process alone.
+  World* world = nullptr;
+  // What this process is at: its phase, and the last step that it has completed. Called from the
+  // calling thread several times a second. May be empty.
+  enum class Phase { kTraining, kEvaluating, kSaving };
+  std::function<void(Phase phase, int64_t step)> on_alive;
 };
 
 struct TrainResult {

@@ -67,43 +67,49 @@ int fail(bool json, const Error& error) {
 
 Output::Output(bool json) : json_(json), terminal_(::isatty(human_fd()) != 0) {}
 
+void Output::write(int fd, const std::string& text) {
+  if (!silent_) {
+    write_or_throw(fd, text);
+  }
+}
+
 int Output::human_fd() const { return json_ ? STDERR_FILENO : STDOUT_FILENO; }
 
 void Output::text(const std::string& text) {
   end_progress();
-  write_or_throw(human_fd(), text);
+  write(human_fd(), text);
 }
 
 void Output::line(const Value& value) {
   if (json_) {
     end_progress();
-    write_or_throw(STDOUT_FILENO, to_json(value, -1) + "\n");
+    write(STDOUT_FILENO, to_json(value, -1) + "\n");
   }
 }
 
 void Output::document(const Value& value) {
   if (json_) {
     end_progress();
-    write_or_throw(STDOUT_FILENO, to_json(value) + "\n");
+    write(STDOUT_FILENO, to_json(value) + "\n");
   }
 }
 
 void Output::answer(const std::string& raw) {
   end_progress();
-  write_or_throw(STDOUT_FILENO, raw);
+  write(STDOUT_FILENO, raw);
 }
 
 void Output::progress(const std::string& text) {
   if (terminal_) {
     if (text != last_) {
-      write_or_throw(human_fd(), "\r" + fit_row(text, human_fd()) + "\x1b[K");
+      write(human_fd(), "\r" + fit_row(text, human_fd()) + "\x1b[K");
       last_ = text;
     }
     return;
   }
   const double now_s = monotonic_s();
   if (now_s - last_plain_s_ >= kPlainProgressSeconds) {
-    write_or_throw(human_fd(), text + "\n");
+    write(human_fd(), text + "\n");
     last_plain_s_ = now_s;
   }
 }
@@ -111,7 +117,7 @@ void Output::progress(const std::string& text) {
 void Output::end_progress() {
   if (!last_.empty()) {
     last_.clear();
-    write_or_throw(human_fd(), "\n");
+    write(human_fd(), "\n");
   }
 }
 

@@ -29,11 +29,18 @@ class Output {
   void end_progress();
   bool terminal() const { return terminal_; }
 
+  // Prints nothing from now on: of several processes, one speaks.
+  void silence() { silent_ = true; }
+
  private:
   int human_fd() const;
 
+  // What all calls end in.
+  void write(int fd, const std::string& text);
+
   bool json_;
   bool terminal_;
+  bool silent_ = false;
   std::string last_;
   double last_plain_s_ = -1e9;
 };

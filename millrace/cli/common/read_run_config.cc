@@ -8,6 +8,7 @@
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
 #include "millrace/cli/common/catalog.h"
+#include "millrace/collective/program.h"
 #include "millrace/core/cluster.h"
 #include "millrace/core/optimizer_keys.h"
 #include "millrace/core/plan.h"
@@ -34,6 +35,11 @@ class Checker {
     }
     check_options("data", "datasets", config_.data.name, config_.data.options);
     at("parallel", "rule", [&] { find_rule(parallel().rule); });
+    at("parallel", "collective", [&] {
+      if (parallel().collective != "auto") {
+        find_collective(parallel().collective);
+      }
+    });
     at("parallel", "schedule", [&] {
       const Recompute asked = find_schedule(parallel().schedule).builtin->recompute;
       if (parallel().recompute == Recompute::kNothing) {

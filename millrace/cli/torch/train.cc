@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -11,8 +13,10 @@
 #include "millrace/base/file.h"
 #include "millrace/base/text.h"
 #include "millrace/cli/common/catalog.h"
+#include "millrace/cli/common/find_world.h"
 #include "millrace/cli/common/run_folder.h"
 #include "millrace/cli/torch/commands.h"
+#include "millrace/cli/torch/membership.h"
 #include "millrace/report/report.h"
 #include "millrace/train/checkpoint.h"
 #include "millrace/train/resume.h"
@@ -135,26 +139,50 @@ void warn_when_off(const Job& job, const Trace& measured, Output& output) {
   }
 }
 
-}  // namespace
+JobPhase phase_of(TrainOptions::Phase phase) {
+  switch (phase) {
+    case TrainOptions::Phase::kEvaluating:
+      return JobPhase::kEvaluating;
+    case TrainOptions::Phase::kSaving:
+      return JobPhase::kSaving;
+    case TrainOptions::Phase::kTraining:
+      break;
+  }
+  return JobPhase::kTraining;
+}
 
-int run_train(const TrainArgs& args, Output& output) {
-  catch_signals();
+// What a process prints that is not the leading one: nothing.
+class SilentSink final : public EventSink {
+ public:
+  void on_note(const std::string& /*text*/) override {}
+  void on_step(const StepEvent& /*event*/) override {}
+  void on_eval(const EvalEvent& /*event*/) override {}
+  void on_checkpoint(const CheckpointEvent& /*event*/) override {}
+  void on_done(const DoneEvent& /*event*/) override {}
+};
+
+int train_as_member(const TrainArgs& args, Membership& membership, Output& output) {
+  const bool leads = membership.leads();
   const RunConfig config = read_run_config(args.run.config, all_settings(args));
-  const std::string dir = choose_run_dir(args, config);
+  membership.join(config.parallel.workers, config.parallel.timeout_s, to_toml(to_value(config)));
+  membership.at(JobPhase::kPreparing);
+  const std::string dir = leads ? choose_run_dir(args, config) : "";
   // What cannot be resumed is said before anything is measured or written.
   std::optional<CheckpointManifest> resumed;
   if (!args.resume.empty()) {
     resumed = read_checkpoint(resolve_checkpoint(args.resume)).manifest;
-  } else if (!args.dry_run) {
+  } else if (!args.dry_run && leads) {
     refuse_used(dir);
   }
   PreparationSink preparation(output);
   Job job;
   try {
-    job =
-        prepare(config, {.cache_dir = cache_dir(), .fresh = args.run.fresh, .sink = &preparation});
+    job = prepare(config, {.cache_dir = cache_dir(),
+                           .fresh = args.run.fresh,
+                           .sink = &preparation,
+                           .world = membership.world()});
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInterrupted) {
+    if (error.code() != ErrorCode::kInterrupted || membership.world() != nullptr) {
       throw;
     }
     return interrupted_before_training(output);
@@ -168,12 +196,15 @@ int run_train(const TrainArgs& args, Output& output) {
     output.document(to_value(job.plan));
     return 0;
   }
-  if (stop_requested()) {
+  // A stop that came meanwhile ends all processes alike: training sees it before its first step.
+  if (stop_requested() && membership.world() == nullptr) {
     return interrupted_before_training(output);
   }
-  const bool fresh_dir = !fs::exists(dir);
+  const bool fresh_dir = leads && !fs::exists(dir);
   try {
-    write_inputs(dir, job);
+    if (leads) {
+      write_inputs(dir, job);
+    }
   } catch (...) {
     if (fresh_dir) {  // no half of a run folder stays
       std::error_code ignored;
@@ -181,10 +212,20 @@ int run_train(const TrainArgs& args, Output& output) {
     }
     throw;
   }
-  if (resumed) {
+  if (resumed && leads) {
     rewind_metrics(dir + "/" + kMetricsFile, resumed->step);
   }
-  TrainSink sink(output, dir + "/" + kMetricsFile);
+  membership.planned(
+      job.plan, [reductions = job.reductions](const std::vector<int>& leaders, int64_t elements,
+                                              int64_t element_bytes) {
+        const TimedCollective chosen = reductions->choose(leaders, elements, element_bytes);
+        return ChosenCollective{chosen.name, chosen.grid};
+      });
+  std::unique_ptr<EventSink> silent = std::make_unique<SilentSink>();
+  std::unique_ptr<TrainSink> told;
+  if (leads) {
+    told = std::make_unique<TrainSink>(output, dir + "/" + kMetricsFile);
+  }
   for (const std::string& note : job.notes) {
     Value line = Value::map();
     line.set("event", Value::of("note"));
@@ -196,12 +237,22 @@ int run_train(const TrainArgs& args, Output& output) {
   if (!args.resume.empty()) {
     options.resume = args.resume;
   }
-  options.sink = &sink;
+  options.sink = leads ? told.get() : silent.get();
   options.stop_requested = stop_requested;
+  options.world = membership.world();
+  options.on_alive = [&membership](TrainOptions::Phase phase, int64_t step) {
+    membership.at(phase_of(phase));
+    membership.at_step(step);
+  };
   const TrainResult result = train(job, options);
+  // A process that had no signal of its own learned of it from the others.
+  const int interrupted = 128 + (stop_requested() ? stop_signal() : SIGTERM);
+  if (!leads) {
+    return result.done.interrupted ? interrupted : 0;
+  }
   output.end_progress();
   write_file_atomically(dir + "/" + kTraceFile, to_json(to_value(result.measured)) + "\n");
-  sink.on_done(result.done);
+  told->on_done(result.done);
   const std::string page = write_report(dir);
 
   output.text("\n" + stage_table(job.plan, job.predicted.trace, result.measured) + "\n");
@@ -216,7 +267,32 @@ int run_train(const TrainArgs& args, Output& output) {
     output.text(fmt::format(", test accuracy {:.2f}%\n", 100 * result.done.accuracy));
   }
   output.text(fmt::format("run folder {}; open {} in a browser\n", dir, page));
-  return result.done.interrupted ? 128 + stop_signal() : 0;
+  return result.done.interrupted ? interrupted : 0;
+}
+
+}  // namespace
+
+int run_train(const TrainArgs& args, Output& output) {
+  catch_signals();
+  const WorldPlace place =
+      find_world({.engine = args.engine, .processes = args.processes}, std::getenv);
+  Membership membership(place);
+  if (!membership.leads()) {
+    output.silence();
+  }
+  try {
+    const int status = train_as_member(args, membership, output);
+    membership.leave();
+    return status;
+  } catch (const Error& error) {
+    if (membership.fail(error)) {
+      return exit_status_of(error);
+    }
+    throw;
+  } catch (const std::exception& error) {
+    membership.fail(Error(ErrorCode::kInternal, error.what()));
+    throw;
+  }
 }
 
 }  // namespace millrace::cli

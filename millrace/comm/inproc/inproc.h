@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "millrace/comm/world.h"
 
@@ -26,6 +28,7 @@ class InprocWorld final : public World {
   int process() const override { return 0; }
   int num_processes() const override { return 1; }
   int process_of(int rank) const override;
+  std::string engine() const override { return "inproc"; }
   std::unique_ptr<Communicator> communicator(int rank) override;
   void abort(const Error& cause) override;
   std::optional<Error> first_cause() const override;

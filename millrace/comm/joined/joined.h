@@ -42,6 +42,7 @@ class JoinedWorld final : public World {
   int process() const override;
   int num_processes() const override;
   int process_of(int rank) const override;
+  std::string engine() const override;
   std::unique_ptr<Communicator> communicator(int rank) override;
   void abort(const Error& cause) override;
   std::optional<Error> first_cause() const override;

@@ -230,6 +230,7 @@ int JoinedWorld::num_processes() const { return state_->wire->num_processes(); }
 int JoinedWorld::process_of(int rank) const {
   return process_of_rank(rank, num_ranks(), num_processes());
 }
+std::string JoinedWorld::engine() const { return state_->wire->engine(); }
 void JoinedWorld::abort(const Error& cause) { state_->abort(cause); }
 std::optional<Error> JoinedWorld::first_cause() const { return state_->inner.first_cause(); }
 

@@ -292,7 +292,7 @@ bool Engine::reduce(int rank) {
       const double bytes = bytes_of(now.waiting->range, cost);
       now.wait_s += collective.start_s - now.asked_s;
       now.bytes += static_cast<int64_t>(bytes);
-      state.clock_s = collective.start_s + input_.cluster.all_reduce_s(group, bytes);
+      state.clock_s = collective.start_s + all_reduce_s(group, bytes);
       const AllReduced done{now.waiting->range, now.waiting->last};
       now.waiting.reset();
       take(exchange.rule->on(done));
@@ -366,11 +366,15 @@ bool Engine::norm(int rank) {
   }
   const double start_s = *std::exchange(state.norm_start_s, std::nullopt);
   ++state.num_norms;
-  const double end_s =
-      meeting.start_s + input_.cluster.all_reduce_s(used_ranks_, static_cast<double>(kNormBytes));
+  const double end_s = meeting.start_s + all_reduce_s(used_ranks_, static_cast<double>(kNormBytes));
   finish(rank, start_s, end_s + input_.cluster.action_overhead_s, meeting.start_s - start_s,
          num_ranks > 1 ? kNormBytes : 0);
   return true;
+}
+
+double Engine::all_reduce_s(const std::vector<int>& ranks, double bytes) const {
+  return input_.all_reduce_s ? input_.all_reduce_s(ranks, bytes)
+                             : input_.cluster.all_reduce_s(ranks, bytes);
 }
 
 void Engine::step(int rank) {

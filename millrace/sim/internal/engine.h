@@ -95,6 +95,7 @@ class Engine {
   bool norm(int rank);
   void step(int rank);
   void ask(int rank, const AllReduceSum& sum);
+  double all_reduce_s(const std::vector<int>& ranks, double bytes) const;
   void finish(int rank, double start_s, double end_s, double wait_s, int64_t bytes);
   const RunAction& next_action(int rank) const;
   int64_t message_bytes(const Action& action) const;

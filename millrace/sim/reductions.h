@@ -1,0 +1,45 @@
+// Reductions over ranks of several processes: which collective program sums them, and how long that
+// lasts. The simulator predicts by it, and the world of a run chooses by it, so both speak of the
+// same programs. Thread-safe: answers are remembered by size.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "millrace/collective/cost.h"
+#include "millrace/core/cluster.h"
+
+namespace millrace {
+
+class Reductions {
+ public:
+  // `collective`: a name of collectives(), or "auto", the fastest on `cluster` for each size.
+  // Throws Error(kInvalidArgument) for another name.
+  Reductions(Cluster cluster, int num_ranks, int num_processes, std::string collective);
+
+  // Of the sum over `leaders` (one rank a process). For "native", which is no program, only a name.
+  TimedCollective choose(const std::vector<int>& leaders, int64_t elements,
+                         int64_t element_bytes) const;
+
+  // From when the last of `ranks` asks: their sums inside each process, the program between
+  // processes, and handing its result to the others of each process. "native" counts as a ring.
+  double seconds(const std::vector<int>& ranks, double bytes) const;
+
+ private:
+  TimedCollective time_one(const std::vector<int>& leaders, int64_t elements,
+                           int64_t element_bytes) const;
+
+  const Cluster cluster_;
+  const int num_ranks_;
+  const int num_processes_;
+  const std::string collective_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::pair<std::vector<int>, std::pair<int64_t, int64_t>>, TimedCollective>
+      known_;
+};
+
+}  // namespace millrace
