@@ -27,6 +27,7 @@ exec 3<&-
 wait "$program"
 status=$?
 kill -s KILL "$watcher"
+wait "$watcher" 2>/dev/null
 exit "$status")";
 
 Host parse_host(const std::vector<std::string>& words) {
