@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <vector>
 
 #include "millrace/cli/commands.h"
 #include "millrace/cli/common/catalog.h"
+#include "millrace/cli/common/plan_launch.h"
 #include "millrace/cli/common/threads.h"
 
 namespace {
@@ -26,10 +29,6 @@ constexpr const char* kTorchProgram = "millrace-torch";
 // What can be refused without libtorch is refused before it is loaded.
 void check_input(const Options& options) {
   switch (options.command) {
-    case Command::kTrain:
-      millrace::cli::read_run_config(options.train.run.config,
-                                     millrace::cli::all_settings(options.train));
-      break;
     case Command::kVerify:
       millrace::cli::read_run_config(options.verify.run.config, options.verify.run.set);
       break;
@@ -76,7 +75,25 @@ int become_torch_program(char** argv) {
                                                 std::generic_category().message(errno)));
 }
 
-int run(const Options& options, char** argv) {
+// As this process's part of the world that it finds itself in, or in processes that it starts.
+int train(const Options& options, int argc, char** argv) {
+  const millrace::RunConfig config = millrace::cli::read_run_config(
+      options.train.run.config, millrace::cli::all_settings(options.train));
+  std::optional<millrace::cli::LaunchPlan> plan = millrace::cli::plan_launch(
+      options.train, config.parallel.workers, [](const char* name) { return std::getenv(name); });
+  if (!plan) {
+    return become_torch_program(argv);
+  }
+  plan->program = fs::canonical(find_torch_program()).string();
+  plan->argv.assign(argv, argv + argc);
+  millrace::cli::set_thread_variables();
+  return millrace::cli::launch(*plan);
+}
+
+int run(const Options& options, int argc, char** argv) {
+  if (options.command == Command::kTrain) {
+    return train(options, argc, argv);
+  }
   if (needs_torch(options)) {
     check_input(options);
     return become_torch_program(argv);
@@ -93,5 +110,5 @@ int main(int argc, char** argv) {
   if (exit_status) {
     return *exit_status;
   }
-  return millrace::cli::guarded(options.json, [&] { return run(options, argv); });
+  return millrace::cli::guarded(options.json, [&] { return run(options, argc, argv); });
 }

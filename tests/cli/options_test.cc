@@ -110,9 +110,14 @@ TEST(OptionsTest, ScheduleAndSimulateTakeTheSameSources) {
 }
 
 TEST(OptionsTest, TrainTakesItsOptionsAndTheirSettings) {
-  const Parsed result = parsed({"train", "run.toml", "--set", "train.lr=0.1", "--set",
-                                "parallel.replicas=[1, 1]", "-n", "4", "--plan", "p.json",
-                                "--resume", "runs/x", "--run-dir", "d", "--dry-run", "--fresh"});
+  const Parsed result = parsed({"train",        "run.toml",    "--set",
+                                "train.lr=0.1", "--set",       "parallel.replicas=[1, 1]",
+                                "-n",           "4",           "--plan",
+                                "p.json",       "--resume",    "runs/x",
+                                "--run-dir",    "d",           "--dry-run",
+                                "--fresh",      "--processes", "2",
+                                "--engine",     "gloo",        "--hosts",
+                                "h.txt"});
   ASSERT_EQ(result.printed.status, -1) << result.printed.err;
   const TrainArgs& train = result.options.train;
   EXPECT_EQ(train.run.config, "run.toml");
@@ -120,6 +125,9 @@ TEST(OptionsTest, TrainTakesItsOptionsAndTheirSettings) {
   EXPECT_TRUE(train.dry_run);
   EXPECT_EQ(train.resume, "runs/x");
   EXPECT_EQ(train.run_dir, "d");
+  EXPECT_EQ(train.processes, 2);
+  EXPECT_EQ(train.engine, "gloo");
+  EXPECT_EQ(train.hosts, "h.txt");
   EXPECT_THAT(all_settings(train), ElementsAre("train.lr=0.1", "parallel.replicas=[1, 1]",
                                                "parallel.workers=4", "parallel.plan=\"p.json\""));
 }
@@ -189,7 +197,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{{"plan", "p", "--cluster", "c", "--stages", "1.5"}, "1 or more, found `1.5`"},
         Refused{{"schedule", "--name", "1f1b", "--ranks", "99999999999"}, "--ranks"},
         Refused{{"schedule", "--name"}, "--name"}, Refused{{"train"}, "train: RUN is missing"},
-        Refused{{"train", "run.toml", "--workers", "two"}, "found `two`"}));
+        Refused{{"train", "run.toml", "--workers", "two"}, "found `two`"},
+        Refused{{"train", "run.toml", "--processes", "0"}, "1 or more, found `0`"},
+        Refused{{"train", "run.toml", "--engine", "glooo"}, "`glooo`; did you mean `gloo`?"}));
 
 TEST(OptionsTest, OnlyWhatComputesOnTensorsNeedsTorch) {
   for (const std::string& command : kCommands) {

@@ -8,6 +8,7 @@
 
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
+#include "millrace/cli/common/find_world.h"
 #include "millrace/cli/common/output.h"
 
 namespace millrace::cli {
@@ -181,6 +182,9 @@ class Parser {
     if (options_.command == Command::kProfile) {
       refuse_profile_of_what(*command);
     }
+    if (options_.command == Command::kTrain && !options_.train.engine.empty()) {
+      check_engine(options_.train.engine);
+    }
   }
 
   std::string help() const { return root_.help(); }
@@ -272,9 +276,17 @@ class Parser {
     TrainArgs& train = options_.train;
     Subcommand& train_command =
         add(Command::kTrain, "train", "Profile, plan, predict and train; then compare",
-            "millrace train examples/fashion_mnist.toml --set train.epochs=1");
+            "millrace train examples/fashion_mnist.toml --set train.epochs=1\n  "
+            "millrace train examples/fashion_mnist.toml -n 4 --processes 4 --engine gloo");
     add_run(train_command, train.run);
     train_command.count("-n,--workers", train.workers, "in place of [parallel] workers")
+        .count("--processes", train.processes,
+               "start so many processes, which share the workers; default: 1, or the world that "
+               "torchrun, mpirun or Slurm made")
+        .text("--engine", train.engine, "NAME",
+              "what joins processes: gloo, nccl or mpi; default: gloo, under mpirun mpi")
+        .text("--hosts", train.hosts, "FILE",
+              "start them over ssh: one host a line, with slots=N for several processes")
         .text("--plan", train.plan, "FILE", "a plan file, in place of [parallel] plan")
         .text("--resume", train.resume, "DIR", "go on from a run folder or checkpoint")
         .text("--run-dir", train.run_dir, "DIR", "where to write; default: runs/NAME")

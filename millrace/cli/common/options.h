@@ -77,7 +77,12 @@ struct RunArgs {                 // shared by train, verify, profile
 struct TrainArgs {
   RunArgs run;
   std::optional<int> workers;  // -n
-  std::string plan;            // --plan plan.json
+  // --processes: over which the ranks are spread; default: the world that is found (find_world.h),
+  // or with --hosts one a slot, or one.
+  std::optional<int> processes;
+  std::string engine;  // --engine: what joins the processes; empty: as find_world.h chooses
+  std::string hosts;   // --hosts: a file, see hosts.h
+  std::string plan;    // --plan plan.json
   std::string resume;
   std::string run_dir;  // --run-dir; default runs/NAME, or runs/NAME-2 when it exists
   bool dry_run = false;
