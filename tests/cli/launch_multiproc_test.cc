@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -243,6 +244,21 @@ class LaunchTest : public ::testing::Test {
     printed.err = read_file(folder_.path("err"));
     return printed;
   }
+  static std::vector<int> children_of(int parent) {
+    std::vector<int> children;
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      const std::string name = entry.path().filename();
+      std::ifstream file(entry.path() / "stat");
+      std::string stat;
+      std::getline(file, stat);
+      const std::size_t end = stat.rfind(") ");
+      if (end != std::string::npos && name.find_first_not_of("0123456789") == std::string::npos &&
+          std::stoi(stat.substr(end + 4)) == parent) {
+        children.push_back(std::stoi(name));
+      }
+    }
+    return children;
+  }
   // Ended and reaped by whom it belongs to.
   static bool gone(int pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
 
@@ -357,6 +373,27 @@ TEST_F(LaunchTest, AKillAtAnyMomentNamesProcessRanksStageAndStep) {
       EXPECT_TRUE(gone(pid_of(process)));
       fs::remove(folder_.path(std::to_string(process)));
     }
+  }
+}
+
+// Between its start and the first thing that it tells, too.
+TEST_F(LaunchTest, AKillWhileTheyStartIsSeenAsWell) {
+  const unsigned seed = 20262;
+  std::mt19937 random(seed);
+  for (int round = 0; round < 15; ++round) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed << " round " << round);
+    start(plan_of(3, {"*:steps"}));
+    std::vector<int> children;
+    while (children.empty()) {
+      children = children_of(launcher_);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
+    const int victim = children[random() % children.size()];
+    ASSERT_EQ(::kill(victim, SIGKILL), 0);
+    const Printed printed = finish();
+    EXPECT_EQ(printed.status, 1);
+    EXPECT_THAT(printed.err, HasSubstr("(pid " + std::to_string(victim) + ", host "));
+    EXPECT_THAT(printed.err, HasSubstr(") was killed by signal 9 (KILL)"));
   }
 }
 

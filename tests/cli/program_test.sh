@@ -77,6 +77,24 @@ seen=$(started "$work/millrace" train tests/cli/data/run.toml --set train.epochs
 seen=$(OMP_NUM_THREADS=3 OMP_WAIT_POLICY=active started "$work/millrace" bench overhead)
 [[ $seen == "3 1 1 active: bench overhead" ]] || fail "what the user set was lost: $seen"
 
+# Several processes: each knows its place, what the others print has their name, and the first that
+# ends badly ends all with one line.
+cat > "$work/millrace-torch" << 'END'
+#!/bin/sh
+echo "$MILLRACE_PROCESS of $MILLRACE_PROCESSES by $MILLRACE_ENGINE, $OMP_NUM_THREADS thread: $*"
+[ "$MILLRACE_PROCESS" != "${FAILS:-none}" ] || exit 3
+END
+"$work/millrace" train tests/cli/data/run.toml -n 2 --processes 2 > "$work/out" 2> "$work/err" || fail "two processes: $(cat "$work/err")"
+words="of 2 by gloo, 1 thread: train tests/cli/data/run.toml -n 2 --processes 2"
+[[ $(cat "$work/out") == "0 $words" && $(cat "$work/err") == "process 1: 1 $words" ]] || fail "two processes: $(cat "$work/out" "$work/err")"
+status=0
+FAILS=1 "$work/millrace" train tests/cli/data/run.toml -n 2 --processes 2 > "$work/out" 2> "$work/err" || status=$?
+[[ $status == 1 ]] || fail "a failed process: status $status"
+grep -qE '^millrace: process 1 \(pid [0-9]+, host .*\) ended with status 3' "$work/err" || fail "a failed process: $(cat "$work/err")"
+# Within a world it starts none.
+seen=$(RANK=1 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=4000 "$work/millrace" train tests/cli/data/run.toml --processes 2)
+[[ $seen == " of  by , 1 thread: train tests/cli/data/run.toml --processes 2" ]] || fail "under torchrun: $seen"
+
 # A wrong file is refused before that program is started.
 status=0
 "$work/millrace" train tests/cli/data/cluster.toml > "$work/out" 2> "$work/err" || status=$?

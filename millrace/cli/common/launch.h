@@ -6,8 +6,9 @@
 // tells its phase, step and error. Standard output of process 0 is ours and so is its standard
 // error; what the others print goes to our standard error behind "process 2: ".
 //
-// Nothing stays behind: a process dies with the launcher, however that ends, as does everything in
-// its process group; descriptors close on exec but for the board; there is no file.
+// Nothing stays behind: a process that ends takes along what it started within its process group;
+// it dies with the launcher, however that ends; descriptors close on exec but for the board; there
+// is no file.
 #pragma once
 
 #include <string>
