@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "millrace/collective/codec.h"
 #include "millrace/collective/program.h"
 #include "millrace/planner/planner.h"
 #include "millrace/rule/rule.h"
@@ -44,7 +45,7 @@ TEST(CatalogTest, HoldsEveryKindThatThisBuildHas) {
     }
   }
   EXPECT_THAT(kinds, ElementsAre("schedules", "policies", "rules", "planners", "models", "datasets",
-                                 "optimizers", "lr-schedules", "collectives", "engines"));
+                                 "optimizers", "lr-schedules", "collectives", "codecs", "engines"));
 }
 
 TEST(CatalogTest, ListsWhatTheRegistriesHold) {
@@ -53,6 +54,7 @@ TEST(CatalogTest, ListsWhatTheRegistriesHold) {
   EXPECT_THAT(names_of(find_kind("rules")), ElementsAreArray(names_in(rules())));
   EXPECT_THAT(names_of(find_kind("planners")), ElementsAreArray(names_in(planners())));
   EXPECT_THAT(names_of(find_kind("collectives")), ElementsAreArray(names_in(collectives())));
+  EXPECT_THAT(names_of(find_kind("codecs")), ElementsAreArray(names_in(codecs())));
 }
 
 TEST(CatalogTest, ModelsAndDatasetsTellTheirOptions) {

@@ -6,6 +6,7 @@
 
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
+#include "millrace/collective/codec.h"
 #include "millrace/collective/program.h"
 #include "millrace/core/lr_schedule.h"
 #include "millrace/planner/planner.h"
@@ -100,6 +101,15 @@ CatalogKind list_collectives() {
   return kind;
 }
 
+CatalogKind list_codecs() {
+  CatalogKind kind{"codecs", {}};
+  for (const CodecEntry& entry : codecs()) {
+    kind.items.push_back(
+        {entry.name, entry.text, {{"bytes", entry.bytes}, {"error", entry.error}}});
+  }
+  return kind;
+}
+
 CatalogKind list_engines() {
   return {"engines",
           {{"inproc", "ranks are threads of one process; tensors are handed over uncopied", {}}}};
@@ -112,8 +122,9 @@ std::string singular(const std::string& kind) {
 
 std::vector<CatalogKind>& table() {
   static std::vector<CatalogKind> kinds = {
-      list_schedules(), list_policies(),   list_rules(),        list_planners(),    list_models(),
-      list_datasets(),  list_optimizers(), list_lr_schedules(), list_collectives(), list_engines()};
+      list_schedules(),   list_policies(), list_rules(),      list_planners(),
+      list_models(),      list_datasets(), list_optimizers(), list_lr_schedules(),
+      list_collectives(), list_codecs(),   list_engines()};
   return kinds;
 }
 

@@ -20,7 +20,7 @@ struct CatalogItem {
 
 struct CatalogKind {
   // "schedules", "policies", "rules", "planners", "models", "datasets",
-  // "optimizers", "lr-schedules", "collectives", "engines"
+  // "optimizers", "lr-schedules", "collectives", "codecs", "engines"
   std::string kind;
   std::vector<CatalogItem> items;
 };

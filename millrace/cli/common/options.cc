@@ -200,7 +200,7 @@ class Parser {
         "millrace list schedules")
         .positional("KIND", options_.list.kind,
                     "schedules, policies, rules, planners, models, datasets, optimizers, "
-                    "lr-schedules, collectives or engines; default: all",
+                    "lr-schedules, collectives, codecs or engines; default: all",
                     false);
 
     PlanArgs& plan = options_.plan;

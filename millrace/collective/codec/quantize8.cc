@@ -60,7 +60,7 @@ class Quantize8 final : public Codec {
     const std::byte* from = bytes.data() + kScaleBytes;
     float* to = values.data();
     for (std::size_t i = 0; i < values.size(); ++i) {
-      const int32_t code = static_cast<int8_t>(from[i]);
+      const int32_t code = (std::to_integer<int32_t>(from[i]) ^ 0x80) - 0x80;  // its sign
       to[i] = code == kNotFinite ? std::numeric_limits<float>::quiet_NaN()
                                  : static_cast<float>(code) * scale;
     }
