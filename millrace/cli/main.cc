@@ -12,6 +12,8 @@
 
 #include "millrace/cli/commands.h"
 #include "millrace/cli/common/catalog.h"
+#include "millrace/cli/common/find_world.h"
+#include "millrace/cli/common/launch.h"
 #include "millrace/cli/common/plan_launch.h"
 #include "millrace/cli/common/threads.h"
 
@@ -90,9 +92,27 @@ int train(const Options& options, int argc, char** argv) {
   return millrace::cli::launch(*plan);
 }
 
+// As two processes, which find here that they are.
+int bench_collectives(const Options& options, int argc, char** argv) {
+  if (millrace::cli::find_world({}, std::getenv).num_processes > 1) {
+    return become_torch_program(argv);
+  }
+  millrace::cli::check_engine(options.bench.engine);
+  millrace::cli::LaunchPlan plan;
+  plan.program = fs::canonical(find_torch_program()).string();
+  plan.argv.assign(argv, argv + argc);
+  plan.num_processes = 2;
+  plan.engine = options.bench.engine;
+  millrace::cli::set_thread_variables();
+  return millrace::cli::launch(plan);
+}
+
 int run(const Options& options, int argc, char** argv) {
   if (options.command == Command::kTrain) {
     return train(options, argc, argv);
+  }
+  if (options.command == Command::kBench && options.bench.what == "collectives") {
+    return bench_collectives(options, argc, argv);
   }
   if (needs_torch(options)) {
     check_input(options);

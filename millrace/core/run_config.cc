@@ -161,6 +161,7 @@ ParallelConfig parallel_from(Reader& reader) {
   config.policy = reader.text("policy", config.policy);
   config.rule = name_at(reader, "rule", config.rule);
   config.collective = name_at(reader, "collective", config.collective);
+  config.codec = name_at(reader, "codec", config.codec);
   config.microbatches =
       static_cast<int>(bounded(reader, "microbatches", kMostMicrobatches, config.microbatches));
   if (reader.raw("microbatch_size") != nullptr) {
@@ -316,6 +317,7 @@ Value to_value(const RunConfig& config) {
   p.set("policy", Value::of(parallel.policy));
   p.set("rule", Value::of(parallel.rule));
   p.set("collective", Value::of(parallel.collective));
+  p.set("codec", Value::of(parallel.codec));
   p.set("microbatches", Value::of(parallel.microbatches));
   if (parallel.microbatch_size) {
     p.set("microbatch_size", Value::of(*parallel.microbatch_size));

@@ -38,6 +38,7 @@ struct ParallelConfig {
   // What sums gradients between processes: a name of `millrace list collectives`, or "auto", the
   // one that is fastest on the cluster for each size.
   std::string collective = "auto";
+  std::string codec = "none";  // of gradients between processes: `millrace list codecs`
   int microbatches = 1;
   UpdateRule update = UpdateRule::kRound;  // of replicated stages without a flush
   std::optional<int> chunks;  // stages a rank (of each direction); unset: the schedule's own

@@ -4,23 +4,35 @@
 #include <cmath>
 #include <utility>
 
+#include "millrace/base/error.h"
 #include "millrace/core/world_place.h"
 
 namespace millrace {
 
-Reductions::Reductions(Cluster cluster, int num_ranks, int num_processes, std::string collective)
+Reductions::Reductions(Cluster cluster, int num_ranks, int num_processes, std::string collective,
+                       std::shared_ptr<const Codec> codec)
     : cluster_(std::move(cluster)),
       num_ranks_(num_ranks),
       num_processes_(num_processes),
-      collective_(std::move(collective)) {
+      collective_(std::move(collective)),
+      codec_(std::move(codec)) {
   if (collective_ != "auto") {
     find_collective(collective_);
+  }
+  if (collective_ == "native" && codec_ != nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the engine's own reduction encodes nothing; set codec = \"none\", or another "
+                "collective than \"native\"")
+        .at_key("parallel.codec");
   }
 }
 
 TimedCollective Reductions::time_one(const std::vector<int>& leaders, int64_t elements,
                                      int64_t element_bytes) const {
-  const WireBytes bytes = plain_bytes(static_cast<double>(element_bytes));
+  WireBytes bytes = plain_bytes(static_cast<double>(element_bytes));
+  if (codec_ != nullptr && element_bytes == sizeof(float)) {
+    bytes = [this](int64_t block) { return static_cast<double>(codec_->wire_bytes(block)); };
+  }
   if (collective_ == "auto") {
     return choose_collective(leaders, elements, cluster_, bytes).best;
   }

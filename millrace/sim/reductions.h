@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "millrace/collective/codec.h"
 #include "millrace/collective/cost.h"
 #include "millrace/core/cluster.h"
 
@@ -18,8 +20,11 @@ namespace millrace {
 class Reductions {
  public:
   // `collective`: a name of collectives(), or "auto", the fastest on `cluster` for each size.
-  // Throws Error(kInvalidArgument) for another name.
-  Reductions(Cluster cluster, int num_ranks, int num_processes, std::string collective);
+  // `codec`: of float32 on the wire; null: none. Throws Error(kInvalidArgument) for another name,
+  // and for a codec with "native", which encodes nothing.
+  Reductions(Cluster cluster, int num_ranks, int num_processes, std::string collective,
+             std::shared_ptr<const Codec> codec = nullptr);
+  const std::shared_ptr<const Codec>& codec() const { return codec_; }
 
   // Of the sum over `leaders` (one rank a process). For "native", which is no program, only a name.
   TimedCollective choose(const std::vector<int>& leaders, int64_t elements,
@@ -37,6 +42,7 @@ class Reductions {
   const int num_ranks_;
   const int num_processes_;
   const std::string collective_;
+  const std::shared_ptr<const Codec> codec_;
   mutable std::mutex mutex_;
   mutable std::map<std::pair<std::vector<int>, std::pair<int64_t, int64_t>>, TimedCollective>
       known_;

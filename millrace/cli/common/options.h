@@ -119,10 +119,11 @@ struct DoctorArgs {
 };
 
 struct BenchArgs {
-  std::string what;                 // throughput, overhead, prediction, emulation
+  std::string what;                 // throughput, overhead, prediction, emulation, collectives
   std::string config;               // emulation: a run.toml with [emulate]
   std::vector<std::string> set;     // emulation: settings over it
   std::vector<std::string> models;  // throughput and prediction; default lenet and mlp
+  std::string engine = "gloo";      // collectives: what joins the two processes
   int repeats = 5;
 };
 

@@ -8,6 +8,7 @@
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
 #include "millrace/cli/common/catalog.h"
+#include "millrace/collective/codec.h"
 #include "millrace/collective/program.h"
 #include "millrace/core/cluster.h"
 #include "millrace/core/optimizer_keys.h"
@@ -35,6 +36,7 @@ class Checker {
     }
     check_options("data", "datasets", config_.data.name, config_.data.options);
     at("parallel", "rule", [&] { find_rule(parallel().rule); });
+    at("parallel", "codec", [&] { find_codec(parallel().codec); });
     at("parallel", "collective", [&] {
       if (parallel().collective != "auto") {
         find_collective(parallel().collective);

@@ -21,6 +21,8 @@ RunConfig bench_config(const std::string& model, int workers, const std::string&
 void bench_throughput(const BenchArgs& args, Output& output, Value& answer);
 void bench_overhead(const BenchArgs& args, Output& output, Value& answer);
 void bench_prediction(const BenchArgs& args, Output& output, Value& answer);
+// As one of two processes, see main.cc of `millrace`.
+void bench_collectives(const BenchArgs& args, Output& output, Value& answer);
 void bench_emulation(const BenchArgs& args, Output& output, Value& answer);
 
 }  // namespace millrace::cli

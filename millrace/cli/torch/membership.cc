@@ -80,11 +80,12 @@ void Membership::at_step(int64_t step) {
   }
 }
 
-void Membership::planned(const Plan& plan, const ChooseCollective& choose) {
+void Membership::planned(const Plan& plan, const ChooseCollective& choose,
+                         const std::shared_ptr<const Codec>& codec) {
   if (world_ == nullptr) {
     return;
   }
-  world_->choose_by(choose);
+  world_->reduce_by(choose, codec);
   std::set<int> stages;
   for (const int rank : world_->local_ranks()) {
     const std::vector<int> held = plan.stages_of_rank(rank);

@@ -25,13 +25,15 @@ class Membership {
   void join(int num_ranks, double timeout_s, const std::string& config);
 
   World* world() { return world_.get(); }  // null: this process is alone
+  JoinedWorld* joined() { return world_.get(); }
   bool leads() const { return place_.process == 0; }
 
   void at(JobPhase phase);
   void at_step(int64_t step);
   // The stages of this process's ranks, for the launcher's words; and by which collectives it
   // reduces.
-  void planned(const Plan& plan, const ChooseCollective& choose);
+  void planned(const Plan& plan, const ChooseCollective& choose,
+               const std::shared_ptr<const Codec>& codec);
 
   // All is done: waits for the others to say so, too.
   void leave();

@@ -275,7 +275,7 @@ int train_as_member(const TrainArgs& args, Membership& membership, Output& outpu
 int run_train(const TrainArgs& args, Output& output) {
   catch_signals();
   const WorldPlace place =
-      find_world({.engine = args.engine, .processes = args.processes}, std::getenv);
+      find_world({.engine = args.engine, .processes = args.processes.value_or(0)}, std::getenv);
   Membership membership(place);
   if (!membership.leads()) {
     output.silence();

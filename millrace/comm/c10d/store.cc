@@ -84,7 +84,7 @@ int wait_for_port(const PortExchange& ports, double deadline_s) {
 
 c10::intrusive_ptr<c10d::TCPStore> open_store(const WorldPlace& place, const PortExchange& ports,
                                               double timeout_s) {
-  const bool serves = place.process == 0;
+  const bool serves = place.process == 0 && !place.store_served;
   c10d::TCPStoreOptions options;
   options.isServer = serves;
   options.waitWorkers = false;

@@ -127,6 +127,9 @@ class JoinedWorld::ReducingGroup final : public Group {
         static_cast<int>(std::find(leaders_.begin(), leaders_.end(), leader_) - leaders_.begin());
     const std::lock_guard lock(own_.state().groups_mutex);
     choose_ = own_.state().options.choose;
+    if (stage != Communicator::kNoStage) {
+      codec_ = own_.state().options.codec;
+    }
   }
 
   const std::vector<int>& ranks() const override { return ranks_; }
@@ -191,7 +194,8 @@ class JoinedWorld::ReducingGroup final : public Group {
     }
     at::Tensor flat = tensor.view({elements});
     const MessageTag tag{kProgramMessage, key_, number, 0, 0};
-    wait_s += run_program(*program, leaders_, tag, flat, scratch_, own_);
+    const Codec* codec = tensor.scalar_type() == at::kFloat ? codec_.get() : nullptr;
+    wait_s += run_program(*program, leaders_, tag, flat, scratch_, own_, codec);
   }
 
   // The leader's sum becomes that of the other ranks of its process. Nobody goes on, and changes
@@ -229,6 +233,7 @@ class JoinedWorld::ReducingGroup final : public Group {
   int index_ = 0;                 // this process's, among the leaders
   std::unique_ptr<Group> local_;  // null when there is one member here
   ChooseCollective choose_;
+  std::shared_ptr<const Codec> codec_;
   std::unique_ptr<NativeReduction> native_;
   std::map<std::pair<std::string, int64_t>, std::unique_ptr<MemberProgram>> programs_;
   at::Tensor scratch_;

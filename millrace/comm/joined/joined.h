@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "millrace/collective/codec.h"
 #include "millrace/comm/wire.h"
 #include "millrace/comm/world.h"
 
@@ -30,6 +31,9 @@ struct JoinedOptions {
   int num_ranks = 1;      // of all processes; blocks of them by process, see core/world_place.h
   double timeout_s = 60;  // of every wait
   ChooseCollective choose;
+  // What gradients (reductions of a stage, in float32) are encoded by between processes; null: as
+  // they are.
+  std::shared_ptr<const Codec> codec;
 };
 
 class JoinedWorld final : public World {
@@ -51,8 +55,8 @@ class JoinedWorld final : public World {
   void listen(Listener listener) override;
   std::vector<RankWait> waits() const override;
 
-  // Groups made afterwards choose by this. In all processes, before the first of them.
-  void choose_by(ChooseCollective choose);
+  // Groups made afterwards reduce by this. In all processes, before the first of them.
+  void reduce_by(ChooseCollective choose, std::shared_ptr<const Codec> codec = nullptr);
   // Leaves the world: well, when all ranks are done (waits up to `timeout_s` for the others to say
   // so, too), or at once after a failure, of which the others are told.
   void close(double timeout_s);

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
-#include <unordered_map>
+#include <span>
+#include <utility>
 
 namespace millrace {
 namespace {
@@ -55,6 +57,7 @@ class Run {
         data_(data),
         scratch_(scratch),
         channel_(channel),
+        codec_(codec),
         num_sent_(ranks.size()),
         num_received_(ranks.size()) {}
 
@@ -63,16 +66,22 @@ class Run {
     for (std::size_t i = 0; i < program_.ops.size(); ++i) {
       const CollectiveOp& op = program_.ops[i];
       switch (op.kind) {
-        case Kind::kSend: {
-          land_next(i);
-          channel_.send_part(rank_of(op), numbered(num_sent_, op), view(op.place));
+        case Kind::kSend:
+          if (codec_ != nullptr) {
+            send_encoded(op);
+          } else {
+            land_next(i);
+            channel_.send_part(rank_of(op), numbered(num_sent_, op), view(op.place));
+          }
           break;
-        }
-        case Kind::kReceive: {
-          at::Tensor part = view(op.place);
-          channel_.receive_part(rank_of(op), numbered(num_received_, op), part, wait_s);
+        case Kind::kReceive:
+          if (codec_ != nullptr) {
+            receive_encoded(op, wait_s);
+          } else {
+            at::Tensor part = view(op.place);
+            channel_.receive_part(rank_of(op), numbered(num_received_, op), part, wait_s);
+          }
           break;
-        }
         case Kind::kSum:
           sum(op);
           break;
@@ -115,6 +124,53 @@ class Run {
     }
   }
 
+  // Each block of a message is encoded by itself.
+  template <class Visit>
+  void for_each_block(const CollectiveOp& op, const Visit& visit) const {
+    if (op.parts.empty()) {
+      visit(op.place);
+    }
+    for (const Place& block : op.parts) {
+      visit(block);
+    }
+  }
+
+  at::Tensor encoded_bytes(const CollectiveOp& op) const {
+    int64_t bytes = 0;
+    for_each_block(op, [&](const Place& block) { bytes += codec_->wire_bytes(block.size()); });
+    return at::empty({bytes}, at::kByte);
+  }
+
+  std::span<float> values(const Place& block) const {
+    return {pointer<float>(block), static_cast<std::size_t>(block.size())};
+  }
+
+  std::span<std::byte> next_bytes(std::byte*& at, const Place& block) const {
+    const auto size = static_cast<std::size_t>(codec_->wire_bytes(block.size()));
+    return {std::exchange(at, at + size), size};
+  }
+
+  void send_encoded(const CollectiveOp& op) {
+    const at::Tensor message = encoded_bytes(op);
+    auto* at = static_cast<std::byte*>(message.data_ptr());
+    for_each_block(op, [&](const Place& block) {
+      const std::span<std::byte> bytes = next_bytes(at, block);
+      codec_->encode(values(block), bytes);
+      if (op.final) {
+        codec_->decode(bytes, values(block));  // what the others will have
+      }
+    });
+    channel_.send_part(rank_of(op), numbered(num_sent_, op), message);
+  }
+
+  void receive_encoded(const CollectiveOp& op, double& wait_s) {
+    at::Tensor message = encoded_bytes(op);
+    channel_.receive_part(rank_of(op), numbered(num_received_, op), message, wait_s);
+    auto* at = static_cast<std::byte*>(message.data_ptr());
+    for_each_block(
+        op, [&](const Place& block) { codec_->decode(next_bytes(at, block), values(block)); });
+  }
+
   void sum(const CollectiveOp& op) {
     if (data_.scalar_type() == at::kFloat) {
       sum_as<float>(op);
@@ -145,6 +201,7 @@ class Run {
   at::Tensor& data_;
   at::Tensor& scratch_;
   Channel& channel_;
+  const Codec* codec_;
   std::vector<int32_t> num_sent_;
   std::vector<int32_t> num_received_;
   std::size_t landed_ = 0;  // operations before it have landing places already
@@ -153,13 +210,13 @@ class Run {
 }  // namespace
 
 double run_program(const MemberProgram& program, const std::vector<int>& ranks, MessageTag tag,
-                   at::Tensor& data, at::Tensor& scratch, Channel& channel) {
+                   at::Tensor& data, at::Tensor& scratch, Channel& channel, const Codec* codec) {
   if (program.scratch_elements > 0 &&
       (!scratch.defined() || scratch.scalar_type() != data.scalar_type() ||
        scratch.numel() < program.scratch_elements)) {
     scratch = at::empty({program.scratch_elements}, data.options());
   }
-  return Run(program, ranks, tag, data, scratch, channel).run();
+  return Run(program, ranks, tag, data, scratch, channel, codec).run();
 }
 
 }  // namespace millrace

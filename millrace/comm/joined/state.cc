@@ -234,9 +234,10 @@ std::string JoinedWorld::engine() const { return state_->wire->engine(); }
 void JoinedWorld::abort(const Error& cause) { state_->abort(cause); }
 std::optional<Error> JoinedWorld::first_cause() const { return state_->inner.first_cause(); }
 
-void JoinedWorld::choose_by(ChooseCollective choose) {
+void JoinedWorld::reduce_by(ChooseCollective choose, std::shared_ptr<const Codec> codec) {
   const std::lock_guard lock(state_->groups_mutex);
   state_->options.choose = std::move(choose);
+  state_->options.codec = std::move(codec);
 }
 
 void JoinedWorld::listen(Listener listener) { state_->notes.listen(std::move(listener)); }

@@ -130,6 +130,41 @@ INSTANTIATE_TEST_SUITE_P(Joined, EveryCollective, testing::ValuesIn(collective_n
                            return name;
                          });
 
+// A lossy codec: every rank ends with the same bits, near the sum.
+TEST(Joined, EncodedGradientsAreEqualOnEveryRank) {
+  for (const std::string algorithm : {"ring", "halving-doubling", "tree", "asa"}) {
+    for (const CodecEntry& codec : codecs()) {
+      Worlds worlds = joined_worlds(3, 3, kLongS);
+      std::vector<at::Tensor> sums(3);
+      for (const auto& world : worlds) {
+        world->reduce_by(
+            [&](const auto&, int64_t, int64_t) {
+              return ChosenCollective{algorithm, {}};
+            },
+            codec.make({}));
+      }
+      const auto errors = on_all_ranks(worlds, [&](int rank, Communicator& comm) {
+        const std::unique_ptr<Group> group = comm.group({0, 1, 2}, 0);
+        at::Tensor values = at::arange(1001, at::kFloat).sub(500).mul(0.01 * (rank + 1));
+        group->all_reduce_sum(values);
+        sums[static_cast<std::size_t>(rank)] = values;
+        const std::unique_ptr<Group> plain = comm.group({0, 1, 2});
+        at::Tensor exact = at::full({1000}, 0.1F);  // of no stage: not encoded
+        plain->all_reduce_sum(exact);
+        EXPECT_TRUE(at::equal(exact, at::full({1000}, 0.1F + 0.1F + 0.1F)));
+      });
+      EXPECT_EQ(thrown(errors), "");
+      const std::string what = algorithm + " " + codec.name;
+      EXPECT_TRUE(at::equal(sums[0], sums[1])) << what;
+      EXPECT_TRUE(at::equal(sums[0], sums[2])) << what;
+      const at::Tensor expected = at::arange(1001, at::kFloat).sub(500).mul(0.06);
+      const double largest = sums[0].sub(expected).abs().max().item<double>();
+      EXPECT_LT(largest, codec.name == "none" ? 1e-4 : 0.35 * 30) << what;
+      close_all(worlds);
+    }
+  }
+}
+
 TEST(Joined, GroupsOfSomeRanksReduceAtOnce) {
   Worlds worlds = joined_worlds(6, 3, kLongS);
   const auto errors = on_all_ranks(worlds, [&](int rank, Communicator& comm) {
