@@ -195,6 +195,7 @@ class LaunchTest : public ::testing::Test {
   // The launcher in a process of its own, printing into files.
   void start(const LaunchPlan& plan, bool json = false) {
     launcher_ = ::fork();
+    ASSERT_GE(launcher_, 0);
     if (launcher_ == 0) {
       for (const auto& [name, fd] : {std::pair("out", 1), std::pair("err", 2)}) {
         const int file =
