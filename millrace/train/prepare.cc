@@ -205,11 +205,30 @@ class Preparation {
   }
 
   void make_reductions() {
+    const CodecEntry& codec = find_codec(parallel().codec);
+    const bool encodes = parallel().codec != "none";
     if (!spans_processes()) {
+      if (encodes) {
+        job_.notes.push_back(
+            fmt::format("codec {} is of no use here: ranks of one process sum in its memory, and "
+                        "nothing is encoded",
+                        parallel().codec));
+      }
       return;
     }
-    job_.reductions = std::make_shared<Reductions>(
-        job_.cluster, parallel().workers, options_.world->num_processes(), parallel().collective);
+    if (encodes && train().dtype != "float32") {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("codec {} encodes float32, and this run's dtype is {}",
+                              parallel().codec, train().dtype))
+          .at_key("parallel.codec");
+    }
+    std::shared_ptr<const Codec> made;
+    if (encodes) {
+      made = codec.make({});
+    }
+    job_.reductions = std::make_shared<Reductions>(job_.cluster, parallel().workers,
+                                                   options_.world->num_processes(),
+                                                   parallel().collective, std::move(made));
   }
 
   AllReduceSeconds all_reduce_s() const {

@@ -100,7 +100,7 @@ void Membership::planned(const Plan& plan, const ChooseCollective& choose,
                        names.empty()
                            ? "no stage"
                            : fmt::format("{} {} of {}", names.size() == 1 ? "stage" : "stages",
-                                         join(names, ", "), plan.num_stages()));
+                                         millrace::join(names, ", "), plan.num_stages()));
   }
 }
 

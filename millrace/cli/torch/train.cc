@@ -216,11 +216,13 @@ int train_as_member(const TrainArgs& args, Membership& membership, Output& outpu
     rewind_metrics(dir + "/" + kMetricsFile, resumed->step);
   }
   membership.planned(
-      job.plan, [reductions = job.reductions](const std::vector<int>& leaders, int64_t elements,
-                                              int64_t element_bytes) {
+      job.plan,
+      [reductions = job.reductions](const std::vector<int>& leaders, int64_t elements,
+                                    int64_t element_bytes) {
         const TimedCollective chosen = reductions->choose(leaders, elements, element_bytes);
         return ChosenCollective{chosen.name, chosen.grid};
-      });
+      },
+      job.reductions == nullptr ? nullptr : job.reductions->codec());
   std::unique_ptr<EventSink> silent = std::make_unique<SilentSink>();
   std::unique_ptr<TrainSink> told;
   if (leads) {

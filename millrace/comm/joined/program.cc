@@ -50,7 +50,7 @@ void sum_parts(T* place, const std::vector<const T*>& parts, int64_t size) {
 class Run {
  public:
   Run(const MemberProgram& program, const std::vector<int>& ranks, MessageTag tag, at::Tensor& data,
-      at::Tensor& scratch, Channel& channel)
+      at::Tensor& scratch, Channel& channel, const Codec* codec)
       : program_(program),
         ranks_(ranks),
         tag_(tag),
