@@ -263,27 +263,25 @@ class Preparation {
       }
       return;
     }
-    std::string what = fmt::format("cluster {} workers {}", machine_, parallel().workers);
-    if (spans_processes()) {
-      what +=
-          fmt::format(" on {} of {}", options_.world->num_processes(), options_.world->engine());
-    }
-    const std::string file = cache_file(what);
+    const std::string file =
+        cache_file(fmt::format("cluster {} workers {}", machine_, parallel().workers));
     job_.cluster = cluster_from(shared(
         [&] {
           Cluster found;
-          const bool cached =
-              from_cache(file, [&](const Document& document) { found = cluster_from(document); });
+          // A network is not known by its machines' names: between processes it is measured anew.
+          const bool cached = !spans_processes() && from_cache(file, [&](const Document& document) {
+            found = cluster_from(document);
+          });
           return cached ? std::optional<Value>(to_value(found)) : std::nullopt;
         },
         [&] {
           note(fmt::format("measuring hand-over and reduction between {} workers",
                            parallel().workers));
-          const Cluster found = spans_processes() ? measure_cluster(*options_.world, machine_)
-                                                  : measure_cluster(parallel().workers, machine_);
-          if (leads()) {
-            into_cache(file, to_value(found));
+          if (spans_processes()) {
+            return to_value(measure_cluster(*options_.world, machine_));
           }
+          const Cluster found = measure_cluster(parallel().workers, machine_);
+          into_cache(file, to_value(found));
           return to_value(found);
         }));
   }

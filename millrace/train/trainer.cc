@@ -134,7 +134,7 @@ class Run {
     hooks.on_alive = [this, base = step_](int64_t step) {
       alive(TrainOptions::Phase::kTraining, base + std::max<int64_t>(step, 0));
     };
-    hooks.on_wait = [this](const std::string& text) { options_.sink->on_note(text); };
+    hooks.on_wait = options_.on_wait;
     const int64_t done =
         session_.train(*job_.data.train, order_, epoch_, step_in_epoch_, wanted, hooks);
     step_ += done;

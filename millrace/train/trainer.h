@@ -24,6 +24,8 @@ struct TrainOptions {
   // calling thread several times a second. May be empty.
   enum class Phase { kTraining, kEvaluating, kSaving };
   std::function<void(Phase phase, int64_t step)> on_alive;
+  // In every process: who of its ranks has been waiting for long, see StepHooks. May be empty.
+  std::function<void(const std::string& text)> on_wait;
 };
 
 struct TrainResult {

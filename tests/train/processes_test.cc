@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "millrace/base/clock.h"
-#include "millrace/model/registry.h"
 #include "tests/comm/joined/joined_testing.h"
 #include "tests/support/torch/tiny.h"
 #include "tests/train/train_testing.h"

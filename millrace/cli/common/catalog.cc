@@ -112,7 +112,9 @@ CatalogKind list_codecs() {
 
 CatalogKind list_engines() {
   return {"engines",
-          {{"inproc", "ranks are threads of one process; tensors are handed over uncopied", {}}}};
+          {{"inproc", "ranks are threads of one process; tensors are handed over uncopied", {}},
+           {"gloo", "between processes by c10d's Gloo, over TCP", {}},
+           {"mpi", "between processes by Open MPI", {}}}};
 }
 
 std::string singular(const std::string& kind) {

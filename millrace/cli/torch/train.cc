@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdio>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -245,6 +246,13 @@ int train_as_member(const TrainArgs& args, Membership& membership, Output& outpu
   options.on_alive = [&membership](TrainOptions::Phase phase, int64_t step) {
     membership.at(phase_of(phase));
     membership.at_step(step);
+  };
+  options.on_wait = [&](const std::string& text) {
+    if (leads) {
+      told->on_note(text);
+    } else {
+      fmt::print(stderr, "{}\n", text);  // which the launcher marks with this process's number
+    }
   };
   const TrainResult result = train(job, options);
   // A process that had no signal of its own learned of it from the others.

@@ -3,9 +3,10 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
-#include <atomic>
+#include <array>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -23,6 +24,11 @@ using c10d::ProcessGroupGloo;
 
 constexpr int kFrameTag = 1;
 constexpr int kPayloadTag = 2;
+constexpr std::size_t kHeaderBytes = offsetof(Frame, inlined);
+// A payload up to this size travels in one message with its frame, into a buffer that waits for it.
+// A larger one is received where it belongs, which is known when the frame is here, and costs a
+// round trip more: Gloo sends nothing before the other side has asked for it.
+constexpr std::size_t kEagerBytes = 512 << 10;
 // Deadlines belong to those who wait for messages. Gloo must have none of its own: one that passes
 // closes all its connections.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
@@ -87,15 +93,21 @@ class GlooWire final : public Wire {
 
   uint64_t send(int process, const Frame& frame, at::Tensor payload) override {
     Peer& peer = *peers_.at(static_cast<std::size_t>(process));
-    at::Tensor header = at::empty({static_cast<int64_t>(Frame::kBytes)}, at::kByte);
+    const bool eager = frame.bytes <= kEagerBytes;
+    at::Tensor message =
+        at::empty({static_cast<int64_t>(kHeaderBytes + (eager ? frame.bytes : 0))}, at::kByte);
+    auto* bytes = static_cast<std::byte*>(message.data_ptr());
+    if (eager && frame.bytes > 0) {
+      const void* from = frame.is_inline() ? frame.inlined.data() : payload.data_ptr();
+      std::memcpy(bytes + kHeaderBytes, from, frame.bytes);
+    }
     const std::lock_guard lock(peer.mutex);
-    Frame numbered = frame;
-    numbered.sequence = peer.num_queued;
-    std::memcpy(header.data_ptr(), &numbered, sizeof(Frame));
+    std::memcpy(bytes, &frame, kHeaderBytes);
+    std::memcpy(bytes + offsetof(Frame, sequence), &peer.num_queued, sizeof(peer.num_queued));
     Pending pending;
     try {
-      pending.header = send_bytes(process, std::move(header), kFrameTag);
-      if (!frame.is_inline()) {
+      pending.header = send_bytes(process, std::move(message), kFrameTag);
+      if (!eager) {
         pending.payload = send_bytes(process, std::move(payload), kPayloadTag);
       }
     } catch (const std::exception& error) {
@@ -229,16 +241,21 @@ class GlooWire final : public Wire {
     return group_->send(tensors, process, tag);
   }
 
-  // Blocks until the tensor is here. False when closing; throws when the other is lost.
-  bool receive_bytes(int process, Peer& peer, const at::Tensor& tensor, int tag) {
+  // Asks for the next message of `tag`: at most the tensor's size. Null when closing.
+  WorkHandle post(int process, Peer& peer, const at::Tensor& tensor, int tag) {
     std::vector<at::Tensor> tensors = {tensor};
-    WorkHandle work;
+    const std::lock_guard lock(peer.mutex);
+    return peer.closing ? WorkHandle() : group_->recv(tensors, process, tag);
+  }
+
+  // Blocks until a message that was asked for is here. False when closing; throws when the other
+  // is lost.
+  bool wait_for(Peer& peer, const WorkHandle& work) {
     {
       const std::lock_guard lock(peer.mutex);
-      if (peer.closing) {
+      if (peer.closing || !work) {
         return false;
       }
-      work = group_->recv(tensors, process, tag);
       peer.receiving = work;
     }
     const bool received = work->wait(kForever);
@@ -249,34 +266,52 @@ class GlooWire final : public Wire {
 
   void receive_all(int process) {
     Peer& peer = *peers_[static_cast<std::size_t>(process)];
-    const at::Tensor header = at::empty({static_cast<int64_t>(Frame::kBytes)}, at::kByte);
-    Frame frame;
-    uint64_t next = 0;
+    // Two, so that one waits for the next message while the last one is looked at.
+    std::array<at::Tensor, 2> buffers;
+    std::array<WorkHandle, 2> works;
     try {
-      while (receive_bytes(process, peer, header, kFrameTag)) {
-        std::memcpy(&frame, header.data_ptr(), sizeof(Frame));
-        MILLRACE_CHECK(
-            frame.magic == Frame::kMagic && frame.sequence == next,
-            fmt::format("frame {} of process {}, expected {}", frame.sequence, process, next));
-        ++next;
-        if (frame.kind == Frame::Kind::kBye) {
-          const std::lock_guard lock(peer.mutex);
-          peer.heard_bye = true;
-          peer.changed.notify_all();
+      for (std::size_t i = 0; i < 2; ++i) {
+        buffers[i] = at::empty({static_cast<int64_t>(kHeaderBytes + kEagerBytes)}, at::kByte);
+        works[i] = post(process, peer, buffers[i], kFrameTag);
+      }
+      for (uint64_t next = 0; wait_for(peer, works[next % 2]); ++next) {
+        const auto* bytes = static_cast<const std::byte*>(buffers[next % 2].data_ptr());
+        if (!take(process, peer, bytes, next)) {
           return;
         }
-        at::Tensor payload;
-        if (!frame.is_inline()) {
-          payload = listener_->landing(frame);
-          if (!receive_bytes(process, peer, payload, kPayloadTag)) {
-            return;
-          }
-        }
-        listener_->on_frame(process, frame, std::move(payload));
+        works[next % 2] = post(process, peer, buffers[next % 2], kFrameTag);
       }
     } catch (const std::exception& error) {
       lose(process, peer, first_line(error));
     }
+  }
+
+  // One message, the `number`th. False after the last one.
+  bool take(int process, Peer& peer, const std::byte* bytes, uint64_t number) {
+    Frame frame;
+    std::memcpy(static_cast<void*>(&frame), bytes, kHeaderBytes);
+    MILLRACE_CHECK(
+        frame.magic == Frame::kMagic && frame.sequence == number,
+        fmt::format("frame {} of process {}, expected {}", frame.sequence, process, number));
+    if (frame.kind == Frame::Kind::kBye) {
+      const std::lock_guard lock(peer.mutex);
+      peer.heard_bye = true;
+      peer.changed.notify_all();
+      return false;
+    }
+    at::Tensor payload;
+    if (frame.is_inline()) {
+      std::memcpy(frame.inlined.data(), bytes + kHeaderBytes, frame.bytes);
+    } else {
+      payload = listener_->landing(frame);
+      if (frame.bytes <= kEagerBytes) {
+        std::memcpy(payload.data_ptr(), bytes + kHeaderBytes, frame.bytes);
+      } else if (!wait_for(peer, post(process, peer, payload, kPayloadTag))) {
+        return false;
+      }
+    }
+    listener_->on_frame(process, frame, std::move(payload));
+    return true;
   }
 
   void complete_all(int process) {
