@@ -1,6 +1,7 @@
 # How tests reach ctest. All run in the repository root, so that a test finds its golden files as
 # "tests/..."; a test that writes makes a temporary folder. Labels: upper or torch, cli, docs, and by
-# file name: *_slow_test.* is slow, *_multiproc_test.* is multiproc.
+# file name: *_slow_test.* is slow, *_multiproc_test.* is multiproc. Those of *_mpirun_test.cc run in
+# every process that mpirun starts, and only where MPI was found.
 
 set(MILLRACE_TEST_TIMEOUT_S 300)
 if(MILLRACE_TESTS)
@@ -51,6 +52,13 @@ function(millrace_tests name)
     return()
   endif()
 
+  set(under_mpirun ${sources})
+  list(FILTER under_mpirun INCLUDE REGEX "_mpirun_test\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_mpirun_test\\.cc$")
+  if(MPI_CXX_FOUND AND under_mpirun)
+    millrace_mpirun_tests(${name} "${under_mpirun}")
+  endif()
+
   set(target millrace_${name}_test)
   add_executable(${target} ${sources})
   target_link_libraries(${target} PRIVATE millrace_${name} GTest::gmock_main)
@@ -76,6 +84,38 @@ function(millrace_tests name)
       WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
       PROPERTIES LABELS upper TIMEOUT ${MILLRACE_TEST_TIMEOUT_S})
   endif()
+endfunction()
+
+# The sources as one program, millrace_NAME_mpirun_test. Each has a run of 2 processes and one of 4;
+# tests of suites named *Failure end their world and have one of their own, of 2.
+function(millrace_mpirun_tests name sources)
+  set(target millrace_${name}_mpirun_test)
+  add_executable(${target} ${sources})
+  target_link_libraries(${target} PRIVATE millrace_${name} GTest::gmock_main)
+  set_property(TARGET ${target} PROPERTY RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  set(mpirun "${MPIEXEC_EXECUTABLE}" --oversubscribe --bind-to none)
+  set(environment OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
+  foreach(source IN LISTS sources)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${source}")
+    cmake_path(GET source STEM stem)
+    millrace_suites_filter("${source}" filter)
+    file(STRINGS "${source}" failures REGEX "^TEST(_F)?\\([A-Za-z]*Failure,")
+    list(TRANSFORM failures REPLACE "^[A-Z_]+\\(([A-Za-z]*), *([A-Za-z0-9_]+).*" "\\1.\\2")
+    foreach(run IN ITEMS 2 4 LISTS failures)
+      set(processes 2)
+      set(run_filter "${run}")
+      if(run MATCHES "^[0-9]+$")
+        set(processes ${run})
+        set(run_filter "${filter}:-*Failure.*")
+      endif()
+      set(test ${name}.${stem}.${run})
+      add_test(NAME ${test} COMMAND ${mpirun} -n ${processes} $<TARGET_FILE:${target}>
+                                    --gtest_filter=${run_filter})
+      millrace_test_properties(${test} "${source}" LABELS torch mpi ENVIRONMENT ${environment})
+      set_property(TEST ${test} PROPERTY PROCESSORS 2)
+      set_property(TEST ${test} PROPERTY FAIL_REGULAR_EXPRESSION "Running 0 tests")
+    endforeach()
+  endforeach()
 endfunction()
 
 # millrace_shell_tests(FOLDER LABELS label...): each *_test.sh of the folder, with the path of the

@@ -54,6 +54,11 @@ struct Frame {
 };
 static_assert(sizeof(Frame) <= Frame::kBytes);
 
+// What two builds must agree on to understand each other's frames.
+std::string frame_layout();
+// This machine's name, by which processes of one host know each other.
+std::string own_host_name();
+
 // Who gets what arrives. Called on threads of the wire, one at a time for each sending process.
 class WireListener {
  public:

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -24,17 +23,6 @@ constexpr double kPollS = 0.02;
 
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : "localhost";
-}
-
-// What two builds must agree on to understand each other's frames.
-std::string layout() {
-  return fmt::format("frames {:#x} of {} bytes, {}", Frame::kMagic, sizeof(Frame),
-                     std::endian::native == std::endian::little ? "little-endian" : "big-endian");
-}
 
 // The address from which this host reaches `host`: the kernel picks it, nothing is sent.
 std::string own_address_towards(const std::string& host) {
@@ -123,11 +111,12 @@ void announce(c10d::TCPStore& store, const WorldPlace& place) {
                             "running twice with one port?",
                             place.process, place.store_host, store.getPort()));
   }
-  store.set("hosts/" + number, bytes_of(host_name()));
+  store.set("hosts/" + number, bytes_of(own_host_name()));
 }
 
 void check_job(c10d::TCPStore& store, const WorldPlace& place) {
-  const std::string own = fmt::format("{}\n{}\n{}", place.job_id, place.num_processes, layout());
+  const std::string own =
+      fmt::format("{}\n{}\n{}", place.job_id, place.num_processes, frame_layout());
   if (place.process == 0) {
     store.set("job", bytes_of(own));
     return;
@@ -137,10 +126,10 @@ void check_job(c10d::TCPStore& store, const WorldPlace& place) {
     return;
   }
   const std::vector<std::string> parts = split(theirs, '\n');
-  if (parts.size() == 3 && parts[0] == place.job_id && parts[2] != layout()) {
+  if (parts.size() == 3 && parts[0] == place.job_id && parts[2] != frame_layout()) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("process 0 is another build of Millrace ({}; this one: {})", parts[2],
-                            layout()));
+                            frame_layout()));
   }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("another job answers on {}:{}: expected job `{}` of {} processes, found "

@@ -1,19 +1,14 @@
 // Ranks of several processes: messages, reductions by every collective, notes, failures.
 #include "millrace/comm/joined/joined.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 
 #include <chrono>
-#include <mutex>
-#include <numeric>
 #include <thread>
 
 #include "millrace/base/clock.h"
-#include "millrace/collective/program.h"
+#include "tests/comm/joined/joined_bodies.h"
 #include "tests/comm/joined/joined_testing.h"
 
 namespace millrace {
@@ -22,39 +17,10 @@ namespace {
 using testing::HasSubstr;
 
 constexpr double kLongS = 60;
-constexpr uint8_t kBorder = 4;  // SEND_F
 
 TEST(Joined, MessagesOfAnyShapeCrossProcessesInAnyOrder) {
   Worlds worlds = joined_worlds(4, 2, kLongS);
-  const std::vector<at::Tensor> sent = {
-      at::Tensor(),
-      at::full({3, 5}, 2.5F),
-      at::full({0}, 1.0F),
-      at::arange(100'000, at::kLong),
-      at::arange(70'000, at::kDouble).view({7, 100, 100}).transpose(0, 1),
-      at::full({}, 7.0)};
-  const auto errors = on_all_ranks(worlds, [&](int rank, Communicator& comm) {
-    const auto count = static_cast<int64_t>(sent.size());
-    for (int to = 0; to < 4; ++to) {
-      for (int64_t i = 0; i < count; ++i) {
-        comm.send(to, {kBorder, rank, i}, sent[static_cast<std::size_t>(i)]);
-      }
-    }
-    for (int from = 3; from >= 0; --from) {
-      for (int64_t i = count - 1; i >= 0; --i) {
-        const at::Tensor& wanted = sent[static_cast<std::size_t>(i)];
-        const Fingerprint expected = fingerprint_of(wanted);
-        Transfer moved;
-        const at::Tensor got = comm.receive(from, {kBorder, from, i}, &expected, &moved);
-        ASSERT_EQ(got.defined(), wanted.defined());
-        if (wanted.defined()) {
-          EXPECT_TRUE(at::equal(got, wanted)) << from << ">" << rank << " number " << i;
-          EXPECT_EQ(moved.bytes, static_cast<int64_t>(wanted.nbytes()));
-        }
-      }
-    }
-  });
-  EXPECT_EQ(thrown(errors), "");
+  EXPECT_EQ(thrown(on_all_ranks(worlds, pass_tensors_of_any_shape)), "");
   close_all(worlds);
 }
 
@@ -78,7 +44,6 @@ TEST(Joined, UnlikeShapesShowBoth) {
   close_all(worlds);
 }
 
-// Integers in floats: every order of additions gives the same sum, so all must be exact.
 class EveryCollective : public testing::TestWithParam<std::string> {};
 
 TEST_P(EveryCollective, SumsExactlyOnEveryRank) {
@@ -91,36 +56,10 @@ TEST_P(EveryCollective, SumsExactlyOnEveryRank) {
     Worlds worlds =
         joined_worlds(layout.num_ranks, layout.num_processes, kLongS,
                       [](const auto&, int64_t, int64_t) { return ChosenCollective{GetParam()}; });
-    const auto errors = on_all_ranks(worlds, [&](int rank, Communicator& comm) {
-      std::vector<int> ranks(static_cast<std::size_t>(layout.num_ranks));
-      std::iota(ranks.begin(), ranks.end(), 0);
-      const std::unique_ptr<Group> group = comm.group(ranks, 3);
-      const std::unique_ptr<Group> second = comm.group(ranks, 3);
-      const double factor = layout.num_ranks * (layout.num_ranks + 1) / 2;
-      for (const int64_t size : {0, 1, 2, 7, 1000, 100'001}) {
-        for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
-          const at::Tensor base = at::arange(size, at::kDouble).remainder(97).to(type);
-          at::Tensor mine = base.mul(rank + 1);
-          at::Tensor other = base.mul(2 * rank);
-          group->all_reduce_sum(mine);
-          second->all_reduce_sum(other);
-          EXPECT_TRUE(at::equal(mine, base.mul(factor))) << size;
-          EXPECT_TRUE(at::equal(other, base.mul(2 * (factor - layout.num_ranks)))) << size;
-        }
-      }
-      group->barrier();
-    });
-    EXPECT_EQ(thrown(errors), "") << layout.num_ranks << " on " << layout.num_processes;
+    EXPECT_EQ(thrown(on_all_ranks(worlds, sum_exactly)), "")
+        << layout.num_ranks << " on " << layout.num_processes;
     close_all(worlds);
   }
-}
-
-std::vector<std::string> collective_names() {
-  std::vector<std::string> names;
-  for (const CollectiveEntry& entry : collectives()) {
-    names.push_back(entry.name);
-  }
-  return names;
 }
 
 INSTANTIATE_TEST_SUITE_P(Joined, EveryCollective, testing::ValuesIn(collective_names()),
@@ -167,19 +106,7 @@ TEST(Joined, EncodedGradientsAreEqualOnEveryRank) {
 
 TEST(Joined, GroupsOfSomeRanksReduceAtOnce) {
   Worlds worlds = joined_worlds(6, 3, kLongS);
-  const auto errors = on_all_ranks(worlds, [&](int rank, Communicator& comm) {
-    const std::vector<int> mine =
-        rank % 2 == 0 ? std::vector<int>{0, 2, 4} : std::vector<int>{1, 3, 5};
-    const std::unique_ptr<Group> group = comm.group(mine, rank % 2);
-    EXPECT_EQ(group->member(), rank / 2);
-    for (int round = 0; round < 20; ++round) {
-      at::Tensor values = at::full({5000}, rank + round, at::kFloat);
-      group->all_reduce_sum(values);
-      const float sum = static_cast<float>(mine[0] + mine[1] + mine[2] + 3 * round);
-      EXPECT_TRUE(at::equal(values, at::full({5000}, sum, at::kFloat)));
-    }
-  });
-  EXPECT_EQ(thrown(errors), "");
+  EXPECT_EQ(thrown(on_all_ranks(worlds, sum_in_halves)), "");
   close_all(worlds);
 }
 
@@ -253,47 +180,10 @@ TEST(Joined, ASilentPeerIsNamedAtTheDeadline) {
 
 TEST(Joined, TextsAreExchangedAndNotesComeInOrder) {
   Worlds worlds = joined_worlds(3, 3, kLongS);
-  std::mutex mutex;
-  std::vector<std::string> heard;
-  const std::string longer(100'000, 'x');
   const auto errors = run_ranks(3, [&](int process) {
-    JoinedWorld& world = *worlds[static_cast<std::size_t>(process)];
-    for (int round = 0; round < 5; ++round) {
-      const std::vector<std::string> all =
-          world.exchange(std::to_string(process * 10 + round) + (round == 4 ? longer : ""), 30);
-      ASSERT_EQ(all.size(), 3U);
-      for (int other = 0; other < 3; ++other) {
-        EXPECT_EQ(all[static_cast<std::size_t>(other)],
-                  std::to_string(other * 10 + round) + (round == 4 ? longer : ""));
-      }
-    }
-    if (process != 0) {
-      for (int i = 0; i < 50; ++i) {
-        world.tell(0, std::to_string(process) + ":" + std::to_string(i));
-      }
-    }
-    world.exchange("", 30);  // all notes were sent before, and frames keep their order
-    if (process == 0) {
-      world.listen([&](int from, const std::string& text) {
-        const std::lock_guard lock(mutex);
-        heard.push_back(std::to_string(from) + "/" + text);
-      });
-      world.tell(0, "own");
-      world.listen({});
-    }
+    exchange_texts_and_notes(*worlds[static_cast<std::size_t>(process)]);
   });
   EXPECT_EQ(thrown(errors), "");
-  ASSERT_EQ(heard.size(), 101U);
-  EXPECT_EQ(heard.back(), "0/own");
-  for (const std::string from : {"1", "2"}) {
-    int next = 0;
-    for (const std::string& each : heard) {
-      if (each.rfind(from + "/", 0) == 0) {
-        EXPECT_EQ(each, from + "/" + from + ":" + std::to_string(next++));
-      }
-    }
-    EXPECT_EQ(next, 50);
-  }
   close_all(worlds);
 }
 
