@@ -75,6 +75,20 @@ void become(const ChildRequest& request, pid_t parent, char* const* argv, char* 
   ::execve(request.program.c_str(), argv, environment);
 }
 
+constexpr char kNoState = 0;
+
+// As /proc tells it; kNoState: there is no such process.
+char state_of(pid_t pid) {
+  const Descriptor stat(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 512> buffer = {};
+  const ssize_t bytes = ::read(stat.get(), buffer.data(), buffer.size());
+  const std::string_view text(buffer.data(), static_cast<std::size_t>(bytes < 0 ? 0 : bytes));
+  // "pid (name) state ...", where the name may hold anything.
+  const std::size_t name_end = text.rfind(") ");
+  return name_end != std::string_view::npos && name_end + 2 < text.size() ? text[name_end + 2]
+                                                                          : kNoState;
+}
+
 }  // namespace
 
 Descriptor::Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
@@ -137,14 +151,13 @@ pid_t start_child(const ChildRequest& request) {
 }
 
 bool is_stopped(pid_t pid) {
-  const Descriptor stat(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
-  std::array<char, 512> buffer = {};
-  const ssize_t bytes = ::read(stat.get(), buffer.data(), buffer.size());
-  const std::string_view text(buffer.data(), static_cast<std::size_t>(bytes < 0 ? 0 : bytes));
-  // "pid (name) state ...", where the name may hold anything.
-  const std::size_t name_end = text.rfind(") ");
-  return name_end != std::string_view::npos && name_end + 2 < text.size() &&
-         (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
+  const char state = state_of(pid);
+  return state == 'T' || state == 't';
+}
+
+bool has_ended(pid_t pid) {
+  const char state = state_of(pid);
+  return state == 'Z' || state == 'X' || state == kNoState;
 }
 
 LineForwarder::LineForwarder(Descriptor source, std::string prefix)

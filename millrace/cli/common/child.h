@@ -55,6 +55,8 @@ pid_t start_child(const ChildRequest& request);
 
 // Whether the process is stopped by a signal just now.
 bool is_stopped(pid_t pid);
+// Whether it has ended, reaped or not; of any process of this machine.
+bool has_ended(pid_t pid);
 
 // Passes on what comes out of a pipe to our standard error, line by line, each behind a prefix.
 class LineForwarder {

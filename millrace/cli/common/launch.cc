@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,8 +19,11 @@
 #include "millrace/base/clock.h"
 #include "millrace/base/job_board.h"
 #include "millrace/cli/common/child.h"
+#include "millrace/cli/common/environment.h"
 #include "millrace/cli/common/find_world.h"
 #include "millrace/cli/common/first_cause.h"
+#include "millrace/cli/common/mpirun.h"
+#include "millrace/cli/common/signals.h"
 
 namespace millrace::cli {
 namespace {
@@ -32,96 +34,10 @@ using How = ProcessEnd::How;
 // How often the board is looked at for a process that failed but does not end.
 constexpr double kLookSeconds = 0.5;
 
-// Blocks the signals that a launcher waits for and offers them as a descriptor; as before when it
-// goes.
-class Signals {
- public:
-  Signals() {
-    ::sigemptyset(&set_);
-    ::sigaddset(&set_, SIGCHLD);
-    for (int signal : {SIGINT, SIGTERM}) {
-      struct sigaction action = {};
-      ::sigaction(signal, nullptr, &action);
-      if (action.sa_handler != SIG_IGN) {  // such as SIGINT of a job in the background
-        ::sigaddset(&set_, signal);
-      }
-    }
-    // Where it is ignored, ends of children are not kept.
-    struct sigaction standard = {};
-    standard.sa_handler = SIG_DFL;
-    ::sigaction(SIGCHLD, &standard, &old_child_);
-    ::sigprocmask(SIG_BLOCK, &set_, &old_mask_);
-    fd_ = Descriptor(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
-  ~Signals() {
-    ::sigaction(SIGCHLD, &old_child_, nullptr);
-    ::sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
-  }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
-  int fd() const { return fd_.get(); }
-  // The next one that arrived, 0 for none.
-  int next() const {
-    signalfd_siginfo info = {};
-    return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo)
-                                                                : 0;
-  }
-
- private:
-  sigset_t set_ = {};
-  sigset_t old_mask_ = {};
-  struct sigaction old_child_ = {};
-  Descriptor fd_;
-};
-
-std::string host_name() {
-  std::array<char, 256> name = {};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
-}
-
 // Nobody guesses it, so that a process of another job is never taken for one of this.
 std::string new_job_id() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}", random(), random());
-}
-
-// Our environment with some variables of its own.
-std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
-  std::vector<std::string> environment = variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const std::string_view name = text.substr(0, text.find('=') + 1);
-    const bool replaced =
-        text.substr(0, 9) == "MILLRACE_" &&
-        (name == "MILLRACE_BOARD_FD=" ||
-         std::any_of(variables.begin(), variables.end(), [&](const std::string& variable) {
-           return std::string_view(variable).substr(0, name.size()) == name;
-         }));
-    if (!replaced) {
-      environment.emplace_back(text);
-    }
-  }
-  return environment;
-}
-
-std::string find_in_path(const std::string& program) {
-  if (program.find('/') != std::string::npos) {
-    return program;
-  }
-  const char* path = std::getenv("PATH");
-  for (std::string_view rest = path == nullptr ? "/usr/bin:/bin" : path; !rest.empty();) {
-    const std::string_view folder = rest.substr(0, rest.find(':'));
-    rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
-    std::string candidate = fmt::format("{}/{}", folder, program);
-    if (::access(candidate.c_str(), X_OK) == 0) {
-      return candidate;
-    }
-  }
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("starting processes on other hosts needs {}, which is not in PATH; "
-                          "apt-get install openssh-client",
-                          program));
 }
 
 struct Child {
@@ -136,7 +52,7 @@ class Launcher {
  public:
   explicit Launcher(const LaunchPlan& plan)
       : plan_(plan), board_(JobBoard::create(plan.num_processes)), job_id_(new_job_id()) {
-    if (!plan_.hosts.empty()) {
+    if (!plan_.hosts.empty() && !under_mpirun_) {
       places_ = place_on_hosts(plan_.hosts, plan_.num_processes);
     }
   }
@@ -153,7 +69,10 @@ class Launcher {
   Launcher& operator=(const Launcher&) = delete;
 
   int run() {
-    for (int process = 0; process < plan_.num_processes; ++process) {
+    if (under_mpirun_) {
+      start_mpirun();
+    }
+    for (int process = 0; process < plan_.num_processes && !under_mpirun_; ++process) {
       start(process);
     }
     while (num_running() > 0) {
@@ -241,6 +160,35 @@ class Launcher {
     children_.push_back(std::move(child));
   }
 
+  // One child for all of them. On this machine they find the board.
+  void start_mpirun() {
+    MpirunPlan mpirun;
+    mpirun.num_processes = plan_.num_processes;
+    mpirun.hosts = plan_.hosts;
+    mpirun.remote_shell = plan_.remote_shell;
+    mpirun.as_root = ::geteuid() == 0;
+    mpirun.program = plan_.program;
+    mpirun.arguments = {plan_.argv.begin() + 1, plan_.argv.end()};
+    for (const char* variable : {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}) {
+      if (std::getenv(variable) != nullptr) {
+        mpirun.variables.emplace_back(variable);
+      }
+    }
+    ChildRequest request;
+    request.program = find_in_path("mpirun");
+    std::vector<std::string> variables;
+    if (plan_.hosts.empty()) {
+      variables.push_back(
+          fmt::format("{}=/proc/{}/fd/{}", kBoardPathVariable, ::getpid(), board_.fd()));
+    }
+    request.argv = mpirun_command(mpirun);
+    request.environment = environment_with(variables);
+    Child child;
+    child.end.host = host_;
+    child.end.pid = start_child(request);
+    children_.push_back(std::move(child));
+  }
+
   int num_running() const {
     return static_cast<int>(std::count_if(children_.begin(), children_.end(),
                                           [](const Child& child) { return child.running(); }));
@@ -285,7 +233,18 @@ class Launcher {
     if (!child.running()) {
       return;
     }
-    if (remote()) {
+    if (under_mpirun_) {
+      // mpirun itself would give them one second.
+      int told = 0;
+      for (int process = 0; process < plan_.num_processes; ++process) {
+        if (const int pid = board_.pid(process); pid > 0) {
+          told += ::kill(pid, signal) == 0 ? 1 : 0;
+        }
+      }
+      if (told == 0) {
+        ::kill(child.end.pid, signal);
+      }
+    } else if (remote()) {
       const std::string_view name = signal == SIGINT ? "INT\n" : "TERM\n";
       const ssize_t ignored = ::write(child.commands.get(), name.data(), name.size());
       static_cast<void>(ignored);  // a connection that is gone ends by itself
@@ -344,8 +303,14 @@ class Launcher {
   // Everything that is known of every process.
   std::vector<ProcessEnd> look() const {
     std::vector<ProcessEnd> all;
+    std::vector<ProcessEnd> ends;
     for (const Child& child : children_) {
-      ProcessEnd end = child.end;
+      ends.push_back(child.end);
+    }
+    if (under_mpirun_) {
+      ends = ends_under_mpirun(children_.front().end, board_, gone_);
+    }
+    for (ProcessEnd& end : ends) {
       end.phase = board_.phase(end.process);
       end.ranks = board_.ranks(end.process);
       end.step = board_.step(end.process);
@@ -356,13 +321,24 @@ class Launcher {
     return all;
   }
 
-  // A process that told of a failure has ended, for the others, even where it lingers.
+  // A process that told of a failure has ended, for the others, even where it lingers. One under
+  // mpirun, whose end mpirun hears of, is gone when its number is.
   void look_at_board() {
     if (failed_ || at_once_) {
       return;
     }
-    for (const Child& child : children_) {
-      const std::optional<JobFailure> failure = board_.failure(child.end.process);
+    for (int process = 0; under_mpirun_ && passed_on_ == 0 && process < plan_.num_processes;
+         ++process) {
+      const int pid = board_.pid(process);
+      if (gone_ < 0 && pid > 0 && has_ended(pid) && !board_.failure(process) &&
+          board_.phase(process) != JobPhase::kDone) {
+        gone_ = process;
+        failed_ = true;
+        begin_ending();
+      }
+    }
+    for (int process = 0; process < plan_.num_processes; ++process) {
+      const std::optional<JobFailure> failure = board_.failure(process);
       if (failure && failure->error.code() != ErrorCode::kInterrupted) {
         failed_ = true;
         begin_ending();
@@ -441,12 +417,24 @@ class Launcher {
       all[stopped.process].how = How::kStopped;
     }
     if (failed_) {
-      throw first_cause(all).value();
+      const std::optional<Error> cause = first_cause(all);
+      const ProcessEnd& mpirun = children_.front().end;
+      if (under_mpirun_ && gone_ < 0 && mpirun.how == How::kSignal && !mpirun.ended_by_us) {
+        throw Error(ErrorCode::kPeerLost,
+                    fmt::format("mpirun (pid {}) was killed by signal {}, and with it all "
+                                "processes; go on from the last checkpoint with --resume",
+                                mpirun.pid, mpirun.value));
+      }
+      throw cause ? *cause
+                  : Error(ErrorCode::kPeerLost,
+                          fmt::format("{} ended without a word; what it printed before says why",
+                                      describe(all[std::max(gone_, 0)])));
     }
     return drained_status_;
   }
 
   const LaunchPlan& plan_;
+  const bool under_mpirun_ = plan_.engine == "mpi";
   const Signals signals_;  // before the first child
   JobBoard board_;
   const std::string job_id_;
@@ -459,6 +447,7 @@ class Launcher {
   int passed_on_ = 0;  // the signal that the user sent
   bool at_once_ = false;
   bool failed_ = false;
+  int gone_ = -1;  // the process under mpirun that ended first without a word
   int drained_status_ = 0;
   Ending ending_ = Ending::kNo;
   double deadline_s_ = 0;

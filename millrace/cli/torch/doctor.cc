@@ -10,6 +10,7 @@
 #include "millrace/base/file.h"
 #include "millrace/base/text.h"
 #include "millrace/cli/torch/commands.h"
+#include "millrace/comm/engines.h"
 #include "millrace/data/dataset.h"
 #include "millrace/profiler/measure_cluster.h"
 
@@ -61,13 +62,17 @@ int run_doctor(const DoctorArgs& args, Output& output) {
   value.set("memory_bytes", Value::of(machine_memory_bytes()));
   value.set("intra_op_threads", Value::of(at::get_num_threads()));
   value.set("blas", Value::of(blas));
-  value.set("engines", Value::list({Value::of("inproc")}));
+  Value engines = Value::list();
+  for (const std::string& engine : built_engines()) {
+    engines.push(Value::of(engine));
+  }
+  value.set("engines", engines);
   output.text(
       fmt::format("machine   {}, {} memory\n", machine, format_bytes(machine_memory_bytes())));
   output.text(fmt::format("threads   {} inside an operation (ranks are the parallelism)\n",
                           at::get_num_threads()));
   output.text(fmt::format("BLAS      {}\n", blas));
-  output.text("engines   inproc: ranks as threads of one process\n");
+  output.text(fmt::format("engines   {}\n", join(built_engines(), ", ")));
   Value sets = Value::map();
   for (const DataEntry& entry : datasets()) {
     const std::string state = data_state(entry);

@@ -90,7 +90,7 @@ TEST_F(MpiWorld, GroupsOfSomeRanksReduceAtOnce) {
 }
 
 TEST_F(MpiWorld, LargeTensorsCrossBothWaysAtOnce) {
-  constexpr int64_t kElements = 6'000'000;
+  constexpr int64_t kElements = 1'500'000;
   const std::string problem = on_local_ranks(*world, [](int rank, Communicator& comm) {
     const int to = (rank + 1) % comm.world_size();
     const int from = (rank + comm.world_size() - 1) % comm.world_size();
