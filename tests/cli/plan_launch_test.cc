@@ -100,7 +100,7 @@ TEST(PlanLaunchTest, WhatCannotBeIsRefusedWithWhatToDo) {
   EXPECT_THAT(refusal(args, 1), HasSubstr("found 1 worker and 4 processes; add -n 4"));
   EXPECT_THAT(refusal(args, 3), HasSubstr("found 3 workers and 4 processes"));
   args.engine = "mpi";
-  EXPECT_THAT(refusal(args, 4), HasSubstr("`mpirun -n 4 millrace train ...`"));
+  EXPECT_EQ(planned(args, 4)->engine, "mpi");
 }
 
 }  // namespace

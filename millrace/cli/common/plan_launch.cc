@@ -77,12 +77,6 @@ std::optional<LaunchPlan> plan_launch(const TrainArgs& args, int num_workers,
       return std::nullopt;
     }
   }
-  if (args.engine == "mpi") {
-    throw wrong(
-        fmt::format("expected mpirun to start the processes of the engine mpi; use `mpirun "
-                    "-n {} millrace train ...` in place of --processes and --hosts",
-                    plan.num_processes));
-  }
   check_workers(num_workers, plan.num_processes);
   if (!args.engine.empty()) {
     plan.engine = args.engine;

@@ -24,8 +24,9 @@ int run_bench(const BenchArgs& args, Output& output);
 // ~/.cache/millrace; empty when there is no home.
 std::string cache_dir();
 
-// From SIGINT or SIGTERM on, true. A second signal ends the process at once.
-void catch_signals();
+// From SIGINT or SIGTERM on, true. A second signal ends the process at once, unless it is one of
+// several (`alone` false), which all drain together and which their launcher ends.
+void catch_signals(bool alone = true);
 bool stop_requested();
 int stop_signal();  // 0 when none came
 

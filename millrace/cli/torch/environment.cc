@@ -10,10 +10,14 @@ namespace millrace::cli {
 namespace {
 
 volatile std::sig_atomic_t caught_signal = 0;
+volatile std::sig_atomic_t second_ends = 1;
 
 extern "C" void remember_signal(int signal) {
   if (caught_signal != 0) {
-    ::_exit(128 + signal);
+    if (second_ends != 0) {
+      ::_exit(128 + signal);
+    }
+    return;
   }
   caught_signal = signal;
 }
@@ -36,7 +40,8 @@ std::string cache_dir() {
   return home.empty() ? "" : home + "/.cache/millrace";
 }
 
-void catch_signals() {
+void catch_signals(bool alone) {
+  second_ends = alone ? 1 : 0;
   struct sigaction action = {};
   action.sa_handler = remember_signal;
   ::sigemptyset(&action.sa_mask);

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 #include <vector>
 
 #include "millrace/base/text.h"
+#include "millrace/cli/common/mpirun.h"
 #include "millrace/comm/engines.h"
 
 namespace millrace::cli {
@@ -33,8 +35,8 @@ std::string first_difference(const std::string& own, const std::string& other) {
 }  // namespace
 
 Membership::Membership(const WorldPlace& place) : place_(place) {
-  if (place.board_fd >= 0) {
-    board_ = JobBoard::attach(place.board_fd);
+  board_ = open_board(place, [](const char* name) { return std::getenv(name); });
+  if (board_) {
     board_->set_pid(place.process, ::getpid());
   }
 }
@@ -107,6 +109,14 @@ void Membership::planned(const Plan& plan, const ChooseCollective& choose,
 void Membership::leave() {
   if (world_ != nullptr) {
     world_->close(kLeaveS);
+  }
+  at(JobPhase::kDone);
+}
+
+void Membership::interrupt(const Error& error) {
+  if (world_ != nullptr) {
+    world_->abort(error);
+    world_->close(0);
   }
   at(JobPhase::kDone);
 }

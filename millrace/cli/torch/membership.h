@@ -37,6 +37,8 @@ class Membership {
 
   // All is done: waits for the others to say so, too.
   void leave();
+  // Ends the others' waits, where a signal that all of them got ends the run before training.
+  void interrupt(const Error& error);
   // Tells the others and the launcher. True when the launcher prints the error, so that this
   // process need not.
   bool fail(const Error& error);

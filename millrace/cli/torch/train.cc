@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstdio>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -283,9 +283,9 @@ int train_as_member(const TrainArgs& args, Membership& membership, Output& outpu
 }  // namespace
 
 int run_train(const TrainArgs& args, Output& output) {
-  catch_signals();
   const WorldPlace place =
       find_world({.engine = args.engine, .processes = args.processes.value_or(0)}, std::getenv);
+  catch_signals(place.num_processes == 1);
   Membership membership(place);
   if (!membership.leads()) {
     output.silence();
@@ -295,6 +295,12 @@ int run_train(const TrainArgs& args, Output& output) {
     membership.leave();
     return status;
   } catch (const Error& error) {
+    const bool ends_by_signal =
+        error.code() == ErrorCode::kInterrupted || error.code() == ErrorCode::kPeerLost;
+    if (membership.world() != nullptr && stop_requested() && ends_by_signal) {
+      membership.interrupt(error);
+      return interrupted_before_training(output);
+    }
     if (membership.fail(error)) {
       return exit_status_of(error);
     }

@@ -77,14 +77,14 @@ TEST_F(MpiWorld, MessagesOfAnyShapeCrossProcessesInAnyOrder) {
 
 TEST_F(MpiWorld, EveryCollectiveSumsExactlyOnEveryRank) {
   for (const std::string& name : collective_names()) {
-    world->choose_by([&](const auto&, int64_t, int64_t) { return ChosenCollective{name}; });
+    world->reduce_by([&](const auto&, int64_t, int64_t) { return ChosenCollective{name}; });
     EXPECT_EQ(on_local_ranks(*world, sum_exactly), "") << name;
   }
 }
 
 TEST_F(MpiWorld, GroupsOfSomeRanksReduceAtOnce) {
   for (const std::string name : {"ring", "native"}) {
-    world->choose_by([&](const auto&, int64_t, int64_t) { return ChosenCollective{name}; });
+    world->reduce_by([&](const auto&, int64_t, int64_t) { return ChosenCollective{name}; });
     EXPECT_EQ(on_local_ranks(*world, sum_in_halves), "") << name;
   }
 }
