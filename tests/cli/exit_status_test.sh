@@ -174,7 +174,6 @@ train "missing run.toml" 'no/such.toml: cannot open' no/such.toml
 # Processes.
 refused "more processes than workers" '2 workers and 4 processes; add -n 4' train "$data/run.toml" --processes 4
 refused "an engine without processes" 'add --processes N' train "$data/run.toml" --engine gloo
-refused "mpi without mpirun" 'mpirun -n 2 millrace' train "$data/run.toml" --processes 2 --engine mpi
 printf 'node1 slots=2\nnode2 slots=none\n' > "$work/in/hosts.txt"
 refused "a wrong file of hosts" 'hosts.txt:2: .*found `slots=none`' train "$data/run.toml" --hosts "$work/in/hosts.txt"
 refused "a setting that is none" 'no `=`' train "$data/run.toml" --set train.lr

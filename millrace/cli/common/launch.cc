@@ -33,6 +33,8 @@ using How = ProcessEnd::How;
 
 // How often the board is looked at for a process that failed but does not end.
 constexpr double kLookSeconds = 0.5;
+// The same under mpirun, which ends the others so soon after the first.
+constexpr double kLookUnderMpirunSeconds = 0.01;
 
 // Nobody guesses it, so that a process of another job is never taken for one of this.
 std::string new_job_id() {
@@ -204,9 +206,9 @@ class Launcher {
         }
       }
     }
-    double most_s = kLookSeconds;
+    double most_s = under_mpirun_ ? kLookUnderMpirunSeconds : kLookSeconds;
     if (ending_ != Ending::kNo) {
-      most_s = std::clamp(deadline_s_ - monotonic_s(), 0.0, kLookSeconds);
+      most_s = std::clamp(deadline_s_ - monotonic_s(), 0.0, most_s);
     }
     ::poll(fds.data(), fds.size(), static_cast<int>(most_s * 1000) + 1);
   }
