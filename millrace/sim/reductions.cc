@@ -9,13 +9,53 @@
 
 namespace millrace {
 
+double CollectiveFit::seconds(double bytes) const {
+  const double slope =
+      (large_s - small_s) / static_cast<double>(std::max<int64_t>(1, large_bytes - small_bytes));
+  return small_s + std::max(0.0, bytes - static_cast<double>(small_bytes)) * slope;
+}
+
+Value to_value(const std::vector<CollectiveFit>& fits) {
+  Value list = Value::list();
+  for (const CollectiveFit& fit : fits) {
+    Value item = Value::map();
+    item.set("name", Value::of(fit.name));
+    item.set("num_members", Value::of(fit.num_members));
+    item.set("small_bytes", Value::of(fit.small_bytes));
+    item.set("small_s", Value::of(fit.small_s));
+    item.set("large_bytes", Value::of(fit.large_bytes));
+    item.set("large_s", Value::of(fit.large_s));
+    list.push(std::move(item));
+  }
+  Value value = Value::map();
+  value.set("collectives", std::move(list));
+  return value;
+}
+
+std::vector<CollectiveFit> collective_fits_from(const Document& document) {
+  std::vector<CollectiveFit> fits;
+  Reader reader(document);
+  for (Reader& item : reader.objects("collectives")) {
+    CollectiveFit fit;
+    fit.name = item.text("name");
+    fit.num_members = static_cast<int>(item.integer("num_members"));
+    fit.small_bytes = item.integer("small_bytes");
+    fit.small_s = item.number("small_s");
+    fit.large_bytes = item.integer("large_bytes");
+    fit.large_s = item.number("large_s");
+    fits.push_back(std::move(fit));
+  }
+  return fits;
+}
+
 Reductions::Reductions(Cluster cluster, int num_ranks, int num_processes, std::string collective,
-                       std::shared_ptr<const Codec> codec)
+                       std::shared_ptr<const Codec> codec, std::vector<CollectiveFit> fits)
     : cluster_(std::move(cluster)),
       num_ranks_(num_ranks),
       num_processes_(num_processes),
       collective_(std::move(collective)),
-      codec_(std::move(codec)) {
+      codec_(std::move(codec)),
+      fits_(std::move(fits)) {
   if (collective_ != "auto") {
     find_collective(collective_);
   }
@@ -33,6 +73,11 @@ TimedCollective Reductions::time_one(const std::vector<int>& leaders, int64_t el
   if (codec_ != nullptr && element_bytes == sizeof(float)) {
     bytes = [this](int64_t block) { return static_cast<double>(codec_->wire_bytes(block)); };
   }
+  // The wire's bytes, were it one message.
+  if (const auto fit =
+          fastest_fit(static_cast<int>(leaders.size()), elements > 0 ? bytes(elements) : 0)) {
+    return *fit;
+  }
   if (collective_ == "auto") {
     return choose_collective(leaders, elements, cluster_, bytes).best;
   }
@@ -41,6 +86,19 @@ TimedCollective Reductions::time_one(const std::vector<int>& leaders, int64_t el
   const std::string program = collective_ == "native" ? "ring" : collective_;
   one.seconds = time_program(make_collective(program, config), leaders, cluster_, bytes).seconds;
   return one;
+}
+
+std::optional<TimedCollective> Reductions::fastest_fit(int num_members, double bytes) const {
+  std::optional<TimedCollective> best;
+  for (const CollectiveFit& fit : fits_) {
+    const bool eligible = fit.num_members == num_members &&
+                          (collective_ == "auto" ? codec_ == nullptr || fit.name != "native"
+                                                 : collective_ == fit.name);
+    if (eligible && (!best || fit.seconds(bytes) < best->seconds)) {
+      best = TimedCollective{.name = fit.name, .grid = {}, .seconds = fit.seconds(bytes)};
+    }
+  }
+  return best;
 }
 
 TimedCollective Reductions::choose(const std::vector<int>& leaders, int64_t elements,

@@ -12,10 +12,12 @@
 #include "millrace/base/text.h"
 #include "millrace/core/lr_schedule.h"
 #include "millrace/core/optimizer_keys.h"
+#include "millrace/core/world_place.h"
 #include "millrace/model/emulated.h"
 #include "millrace/planner/placed.h"
 #include "millrace/planner/planner.h"
 #include "millrace/profiler/measure_cluster.h"
+#include "millrace/profiler/measure_collectives.h"
 #include "millrace/profiler/profile_model.h"
 #include "millrace/rule/rule.h"
 #include "millrace/runtime/optimizer.h"
@@ -29,6 +31,8 @@ namespace {
 constexpr int kCacheVersion = 2;
 // Processes wait so long for the one that measures; one that ends is noticed at once.
 constexpr double kPatienceS = 24 * 3600;
+// The size that the note on collectives speaks of.
+constexpr double kNotedBytes = 4e6;
 
 class Preparation {
  public:
@@ -204,6 +208,20 @@ class Preparation {
     job_.notes.push_back(emulation_note());
   }
 
+  // Nothing is measured where the cluster was given: then programs are timed on that one.
+  std::vector<CollectiveFit> measured_collectives() {
+    if (parallel().cluster != "auto") {
+      return {};
+    }
+    return collective_fits_from(shared([] { return std::optional<Value>(); },
+                                       [&] {
+                                         note("measuring collectives between processes");
+                                         return to_value(measure_collectives(
+                                             *options_.world, parallel().collective,
+                                             job_.cluster.levels.back().bandwidth_bytes_per_s));
+                                       }));
+  }
+
   void make_reductions() {
     const CodecEntry& codec = find_codec(parallel().codec);
     const bool encodes = parallel().codec != "none";
@@ -226,9 +244,19 @@ class Preparation {
     if (encodes) {
       made = codec.make({});
     }
-    job_.reductions = std::make_shared<Reductions>(job_.cluster, parallel().workers,
-                                                   options_.world->num_processes(),
-                                                   parallel().collective, std::move(made));
+    job_.reductions = std::make_shared<Reductions>(
+        job_.cluster, parallel().workers, options_.world->num_processes(), parallel().collective,
+        std::move(made), measured_collectives());
+    const auto elements = static_cast<int64_t>(kNotedBytes / 4);
+    std::vector<int> leaders;
+    for (int process = 0; process < options_.world->num_processes(); ++process) {
+      leaders.push_back(
+          ranks_of_process(parallel().workers, options_.world->num_processes(), process).front());
+    }
+    const TimedCollective chosen = job_.reductions->choose(leaders, elements, 4);
+    job_.notes.push_back(fmt::format("between processes {} of gradients are summed in {} by {}",
+                                     format_bytes(kNotedBytes), format_seconds(chosen.seconds),
+                                     chosen.name));
   }
 
   AllReduceSeconds all_reduce_s() const {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "millrace/comm/world.h"
+#include "millrace/comm/joined/joined.h"
 #include "millrace/core/cluster.h"
 #include "millrace/core/events.h"
 #include "millrace/core/plan.h"
@@ -29,7 +29,7 @@ struct PrepareOptions {
   EventSink* sink = nullptr;
   // Of several processes: all prepare at once, the leading one measures (and caches) for all, and
   // every one comes to the same plan. Null, or of one process: this one.
-  World* world = nullptr;
+  JoinedWorld* world = nullptr;
 };
 
 // One row of the table that shows what was considered.

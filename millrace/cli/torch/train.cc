@@ -181,7 +181,7 @@ int train_as_member(const TrainArgs& args, Membership& membership, Output& outpu
     job = prepare(config, {.cache_dir = cache_dir(),
                            .fresh = args.run.fresh,
                            .sink = &preparation,
-                           .world = membership.world()});
+                           .world = membership.joined()});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInterrupted || membership.world() != nullptr) {
       throw;
