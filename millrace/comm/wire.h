@@ -41,7 +41,7 @@ struct Frame {
   int32_t stage = 0;
   int32_t tensor = 0;
   int32_t to_stage = 0;
-  int32_t reserved = 0;
+  uint32_t slot = 0;  // of a payload whose place the receiver may know beforehand, see expect()
   int64_t microbatch = 0;
   std::array<int64_t, 6> sizes{};
   uint64_t sequence = 0;  // of frames from this process to that one, from 0
@@ -95,6 +95,13 @@ class Wire {
   // thread. The payload is held, and must not change, until it has left: sent(). Returns the number
   // of the frame among those to `process`.
   virtual uint64_t send(int process, const Frame& frame, at::Tensor payload) = 0;
+  // The payload of the next frame of this slot (> 0, of one frame at a time) from `process` is to
+  // be received into `part`: an engine that must ask for a payload before it is sent can then ask
+  // now. Any thread. `part` is received into only when landing() gives it, too, or gives nothing
+  // better.
+  virtual void expect(int /*process*/, uint32_t /*slot*/, const at::Tensor& /*part*/) {}
+  // The frame of the slot is through: nothing is expected there any more.
+  virtual void forget(int /*process*/, uint32_t /*slot*/) {}
   // Blocks until the frame of that number and all before it have left this process's memory, at
   // most `timeout_s`; false on timeout or when the other process is lost.
   virtual bool wait_sent(int process, uint64_t number, double timeout_s) = 0;

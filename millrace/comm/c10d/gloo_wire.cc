@@ -9,7 +9,9 @@
 #include <cstddef>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -24,6 +26,7 @@ using c10d::ProcessGroupGloo;
 
 constexpr int kFrameTag = 1;
 constexpr int kPayloadTag = 2;
+constexpr int kFirstSlotTag = 16;  // payloads of slots have tags of their own from here on
 constexpr std::size_t kHeaderBytes = offsetof(Frame, inlined);
 // A payload up to this size travels in one message with its frame, into a buffer that waits for it.
 // A larger one is received where it belongs, which is known when the frame is here, and costs a
@@ -108,7 +111,7 @@ class GlooWire final : public Wire {
     try {
       pending.header = send_bytes(process, std::move(message), kFrameTag);
       if (!eager) {
-        pending.payload = send_bytes(process, std::move(payload), kPayloadTag);
+        pending.payload = send_bytes(process, std::move(payload), payload_tag(frame));
       }
     } catch (const std::exception& error) {
       peer.lost = true;
@@ -117,6 +120,27 @@ class GlooWire final : public Wire {
     peer.pending.push_back(std::move(pending));
     peer.changed.notify_all();
     return peer.num_queued++;
+  }
+
+  // Two that send each other much at once would otherwise wait in turn: Gloo's word that a payload
+  // is wanted stands in line behind the payload that goes the same way.
+  void expect(int process, uint32_t slot, const at::Tensor& part) override {
+    if (part.nbytes() <= kEagerBytes) {
+      return;
+    }
+    Peer& peer = *peers_.at(static_cast<std::size_t>(process));
+    std::vector<at::Tensor> tensors = {part};
+    const std::lock_guard lock(peer.mutex);
+    if (peer.begun.erase(slot) > 0 || peer.closing || peer.lost) {
+      return;  // its frame was here first
+    }
+    peer.expected[slot] = {part, group_->recv(tensors, process, slot_tag(slot))};
+  }
+
+  void forget(int process, uint32_t slot) override {
+    Peer& peer = *peers_.at(static_cast<std::size_t>(process));
+    const std::lock_guard lock(peer.mutex);
+    peer.begun.erase(slot);
   }
 
   bool wait_sent(int process, uint64_t number, double timeout_s) override {
@@ -194,12 +218,19 @@ class GlooWire final : public Wire {
     }
   };
 
+  struct Expected {
+    at::Tensor part;
+    WorkHandle work;
+  };
+
   struct Peer {
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<Pending> pending;  // sent and not known to have left
-    Pending completing;           // the one that the sender's thread waits for
-    WorkHandle receiving;         // what the receiver's thread waits for
+    std::deque<Pending> pending;            // sent and not known to have left
+    Pending completing;                     // the one that the sender's thread waits for
+    WorkHandle receiving;                   // what the receiver's thread waits for
+    std::map<uint32_t, Expected> expected;  // by slot: payloads asked for before their frames
+    std::set<uint32_t> begun;               // slots whose frame came before anybody expected it
     uint64_t num_queued = 0;
     uint64_t num_sent = 0;
     bool heard_bye = false;
@@ -234,6 +265,27 @@ class GlooWire final : public Wire {
                       "within {:.0f} s: {}",
                       place_.process, meeting_.address, name, timeout_s, first_line(error)));
     }
+  }
+
+  static int slot_tag(uint32_t slot) { return kFirstSlotTag + static_cast<int>(slot); }
+  static int payload_tag(const Frame& frame) {
+    return frame.slot == 0 ? kPayloadTag : slot_tag(frame.slot);
+  }
+
+  // The receipt of a large payload: the one that was asked for already, else into `payload`.
+  WorkHandle receipt(int process, Peer& peer, const Frame& frame, at::Tensor& payload) {
+    if (frame.slot != 0) {
+      const std::lock_guard lock(peer.mutex);
+      const auto found = peer.expected.find(frame.slot);
+      if (found != peer.expected.end()) {
+        payload = found->second.part;
+        WorkHandle work = std::move(found->second.work);
+        peer.expected.erase(found);
+        return work;
+      }
+      peer.begun.insert(frame.slot);
+    }
+    return post(process, peer, payload, payload_tag(frame));
   }
 
   WorkHandle send_bytes(int process, at::Tensor tensor, int tag) {
@@ -306,7 +358,7 @@ class GlooWire final : public Wire {
       payload = listener_->landing(frame);
       if (frame.bytes <= kEagerBytes) {
         std::memcpy(payload.data_ptr(), bytes + kHeaderBytes, frame.bytes);
-      } else if (!wait_for(peer, post(process, peer, payload, kPayloadTag))) {
+      } else if (!wait_for(peer, receipt(process, peer, frame, payload))) {
         return false;
       }
     }

@@ -60,6 +60,8 @@ class JoinedWorld::Member final : public Communicator, public Channel {
     wait_s += transfer.wait_s;
     if (received.data_ptr() != part.data_ptr()) {
       std::memcpy(part.data_ptr(), received.data_ptr(), part.nbytes());
+    }
+    if (part.nbytes() > Frame::kInlineBytes) {
       state_->forget_landing(rank_, from, tag);
     }
   }

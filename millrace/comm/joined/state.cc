@@ -39,6 +39,17 @@ std::string text_of(const Frame& frame, const at::Tensor& payload) {
 
 constexpr int64_t kNoExchange = -1;
 
+// A number for a program's message on its way, the same at both ends.
+uint32_t slot_of(int from, int to, const MessageTag& tag) {
+  constexpr uint64_t kPrime = 1099511628211U;
+  uint64_t hash = 14695981039346656037U;
+  for (const int64_t each :
+       {int64_t{from}, int64_t{to}, int64_t{tag.stage}, tag.microbatch, int64_t{tag.tensor}}) {
+    hash = (hash ^ static_cast<uint64_t>(each)) * kPrime;
+  }
+  return static_cast<uint32_t>((hash ^ (hash >> 31U)) & 0x3fff'ffffU) + 1;
+}
+
 at::Tensor empty_like_frame(const Frame& frame) {
   std::vector<int64_t> sizes(frame.sizes.begin(), frame.sizes.begin() + frame.num_dimensions);
   return at::empty(sizes, static_cast<at::ScalarType>(frame.dtype));
@@ -79,6 +90,9 @@ uint64_t JoinedWorld::State::send(int from, int to, const MessageTag& tag,
   frame.microbatch = tag.microbatch;
   frame.tensor = tag.tensor;
   frame.to_stage = tag.to_stage;
+  if (tag.kind == kProgramMessage) {
+    frame.slot = slot_of(from, to, tag);
+  }
   frame.from_rank = from;
   frame.to_rank = to;
   frame.dtype = fingerprint.dtype;
@@ -104,13 +118,21 @@ uint64_t JoinedWorld::State::send(int from, int to, const MessageTag& tag,
 }
 
 void JoinedWorld::State::land(int to, int from, const MessageTag& tag, const at::Tensor& part) {
-  const std::lock_guard lock(landings_mutex);
-  landings[{to, from, tag.stage, tag.microbatch, tag.tensor}] = part;
+  {
+    const std::lock_guard lock(landings_mutex);
+    landings[{to, from, tag.stage, tag.microbatch, tag.tensor}] = part;
+  }
+  wire->expect(process_of_rank(from, options.num_ranks, wire->num_processes()),
+               slot_of(from, to, tag), part);
 }
 
 void JoinedWorld::State::forget_landing(int to, int from, const MessageTag& tag) {
-  const std::lock_guard lock(landings_mutex);
-  landings.erase({to, from, tag.stage, tag.microbatch, tag.tensor});
+  {
+    const std::lock_guard lock(landings_mutex);
+    landings.erase({to, from, tag.stage, tag.microbatch, tag.tensor});
+  }
+  wire->forget(process_of_rank(from, options.num_ranks, wire->num_processes()),
+               slot_of(from, to, tag));
 }
 
 at::Tensor JoinedWorld::State::landing(const Frame& frame) {

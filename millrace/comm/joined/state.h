@@ -28,6 +28,7 @@ struct JoinedWorld::State final : public WireListener {
 
   // A message of a rank here for a rank of another process.
   uint64_t send(int from, int to, const MessageTag& tag, const at::Tensor& tensor);
+  // A program's message to a rank here may be received straight into `part`, until it is forgotten.
   void land(int to, int from, const MessageTag& tag, const at::Tensor& part);
   void forget_landing(int to, int from, const MessageTag& tag);
   void abort(const Error& cause);
