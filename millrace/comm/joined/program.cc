@@ -25,7 +25,9 @@ void sum_parts(T* place, const std::vector<const T*>& parts, int64_t size) {
     const T* a = parts[0];
     const T* b = parts[1];
     // `place` is either part or neither: never one of them shifted.
+#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC ivdep
+#endif
     for (int64_t i = 0; i < size; ++i) {
       place[i] = a[i] + b[i];
     }

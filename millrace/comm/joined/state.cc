@@ -144,7 +144,7 @@ at::Tensor JoinedWorld::State::landing(const Frame& frame) {
     const auto found = landings.find(
         {frame.to_rank, frame.from_rank, frame.stage, frame.microbatch, frame.tensor});
     if (found != landings.end()) {
-      const at::Tensor part = std::move(found->second);
+      at::Tensor part = std::move(found->second);
       landings.erase(found);
       if (part.nbytes() == frame.bytes && fingerprint_of(part) == frame.fingerprint()) {
         return part;
