@@ -67,6 +67,15 @@ Row prepare_row(const std::string& name, const CompareArgs& args, const PrepareO
         own.push_back(fmt::format("parallel.stages={}", config.parallel.workers));
         own.push_back("parallel.replicas=1");
       }
+      // The run's stages are one a rank; of a schedule with several a rank there are so many more,
+      // or it would run on fewer ranks than the others.
+      const bool one_a_rank = find_schedule(config.parallel.schedule).builtin->deals;
+      if (!builtin.deals && config.parallel.stages && one_a_rank) {
+        const int stages = builtin.ranks > 0 ? builtin.stages
+                                             : *config.parallel.stages *
+                                                   config.parallel.chunks.value_or(builtin.chunks);
+        own.push_back(fmt::format("parallel.stages={}", stages));
+      }
       return read_run_config(args.run.config, own);
     };
     try {
