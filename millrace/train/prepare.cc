@@ -391,7 +391,7 @@ class Preparation {
         options_.sink->on_progress(what, fraction);
       };
     }
-    const Value profile = to_value(profile_model(request));
+    Value profile = to_value(profile_model(request));
     into_cache(file, profile);
     return profile;
   }
