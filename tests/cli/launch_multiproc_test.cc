@@ -402,8 +402,7 @@ TEST_F(LaunchTest, TheOthersAreToldWhatHappened) {
   const Printed printed = run(plan_of(2, {"0:await_stop:stop_text:lose", "1:train=7:raise=3"}));
   EXPECT_EQ(printed.status, 1);
   EXPECT_THAT(printed.out, HasSubstr("told: process 1 (pid "));
-  EXPECT_THAT(printed.out,
-              HasSubstr("was killed by signal 3 (QUIT) while training, after step 7"));
+  EXPECT_THAT(printed.out, HasSubstr("was killed by signal 3 (QUIT) while training, after step 7"));
   EXPECT_THAT(printed.err, HasSubstr("millrace: process 1 "));
 }
 
