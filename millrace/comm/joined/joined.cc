@@ -16,6 +16,15 @@
 
 namespace millrace {
 
+namespace {
+
+// Larger reductions go piece by piece: what two sides send each other at once then stays within the
+// reach of sockets' buffers and caches, beyond which it takes two to three times as long.
+constexpr int64_t kPieceBytes = 16 << 20;
+constexpr int32_t kMessagesOfPiece = 1 << 16;  // more than a program sends from one to another
+
+}  // namespace
+
 class JoinedWorld::Member final : public Communicator, public Channel {
  public:
   Member(int rank, std::shared_ptr<State> state)
@@ -183,21 +192,32 @@ class JoinedWorld::ReducingGroup final : public Group {
       native_->all_reduce_sum(tensor, own_.state().options.timeout_s);
       return;
     }
-    auto& program = programs_[{chosen.name, elements}];
-    if (program == nullptr) {
+    at::Tensor flat = tensor.view({elements});
+    const Codec* codec = tensor.scalar_type() == at::kFloat ? codec_.get() : nullptr;
+    const int64_t piece = kPieceBytes / static_cast<int64_t>(tensor.element_size());
+    int32_t first_message = 0;
+    for (int64_t begin = 0; begin < elements; begin += piece, first_message += kMessagesOfPiece) {
+      const int64_t size = std::min(piece, elements - begin);
+      at::Tensor part = flat.narrow(0, begin, size);
+      const MessageTag tag{kProgramMessage, key_, number, first_message, 0};
+      wait_s += run_program(program(chosen, size), leaders_, tag, part, scratch_, own_, codec);
+    }
+  }
+
+  // Made once for each size.
+  const MemberProgram& program(const ChosenCollective& chosen, int64_t elements) {
+    auto& known = programs_[{chosen.name, elements}];
+    if (known == nullptr) {
       CollectiveConfig config;
       config.num_members = static_cast<int>(leaders_.size());
       config.elements = elements;
       config.host_of_member = host_of_leader_;
       config.grid = chosen.grid;
       CollectiveProgram all = make_collective(chosen.name, config);
-      program =
+      known =
           std::make_unique<MemberProgram>(std::move(all.members[static_cast<std::size_t>(index_)]));
     }
-    at::Tensor flat = tensor.view({elements});
-    const MessageTag tag{kProgramMessage, key_, number, 0, 0};
-    const Codec* codec = tensor.scalar_type() == at::kFloat ? codec_.get() : nullptr;
-    wait_s += run_program(*program, leaders_, tag, flat, scratch_, own_, codec);
+    return *known;
   }
 
   // The leader's sum becomes that of the other ranks of its process. Nobody goes on, and changes

@@ -99,7 +99,7 @@ class Run {
   // Messages between two members are matched in order: the next one's tag.
   MessageTag numbered(std::vector<int32_t>& counts, const CollectiveOp& op) const {
     MessageTag tag = tag_;
-    tag.tensor = counts[static_cast<std::size_t>(op.peer)]++;
+    tag.tensor += counts[static_cast<std::size_t>(op.peer)]++;
     return tag;
   }
 

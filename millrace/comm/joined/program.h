@@ -28,9 +28,9 @@ class Channel {
 
 // The program of one member of a reduction, run in place on `data` (1-D, contiguous, float32 or
 // float64). `ranks`: of the members, in their order; `tag`: equal on all members and of no other
-// message under way between them: its `tensor` numbers the messages. `scratch` grows as needed.
-// With a codec (float32 only; null: none) messages travel encoded and sums are of what is decoded;
-// all members end with the same bits. Returns the seconds blocked.
+// message under way between them: its `tensor` is the number of the first message. `scratch` grows
+// as needed. With a codec (float32 only; null: none) messages travel encoded and sums are of what
+// is decoded; all members end with the same bits. Returns the seconds blocked.
 double run_program(const MemberProgram& program, const std::vector<int>& ranks, MessageTag tag,
                    at::Tensor& data, at::Tensor& scratch, Channel& channel,
                    const Codec* codec = nullptr);

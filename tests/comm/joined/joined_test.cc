@@ -104,6 +104,27 @@ TEST(Joined, EncodedGradientsAreEqualOnEveryRank) {
   }
 }
 
+// Above 16 MB a reduction goes in pieces, of which a fast rank may begin one before a slow one has
+// ended the last.
+TEST(Joined, LargeReductionsGoPieceByPiece) {
+  for (const std::string algorithm : {"ring", "tree"}) {
+    Worlds worlds = joined_worlds(2, 2, kLongS, [&](const auto&, int64_t, int64_t) {
+      return ChosenCollective{algorithm, {}};
+    });
+    const auto errors = on_all_ranks(worlds, [&](int rank, Communicator& comm) {
+      const std::unique_ptr<Group> group = comm.group({0, 1});
+      const at::Tensor base = at::arange(9'000'001, at::kFloat).remainder(1009);
+      for (int round = 1; round <= 2; ++round) {
+        at::Tensor values = base.mul(rank + round);
+        group->all_reduce_sum(values);
+        EXPECT_TRUE(at::equal(values, base.mul(1 + 2 * round))) << algorithm;
+      }
+    });
+    EXPECT_EQ(thrown(errors), "");
+    close_all(worlds);
+  }
+}
+
 TEST(Joined, GroupsOfSomeRanksReduceAtOnce) {
   Worlds worlds = joined_worlds(6, 3, kLongS);
   EXPECT_EQ(thrown(on_all_ranks(worlds, sum_in_halves)), "");
