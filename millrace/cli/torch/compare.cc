@@ -60,21 +60,13 @@ Row prepare_row(const std::string& name, const CompareArgs& args, const PrepareO
   settings.push_back("parallel.policy=\"\"");
   try {
     RunConfig config = read_run_config(args.run.config, args.run.set);
+    const bool one_a_rank = find_schedule(config.parallel.schedule).builtin->deals;
     const auto with = [&](int64_t microbatches) {
       std::vector<std::string> own = settings;
       own.push_back(fmt::format("parallel.microbatches={}", microbatches));
       if (builtin.deals && !config.parallel.stages && !config.parallel.plan_is_file()) {
         own.push_back(fmt::format("parallel.stages={}", config.parallel.workers));
         own.push_back("parallel.replicas=1");
-      }
-      // The run's stages are one a rank; of a schedule with several a rank there are so many more,
-      // or it would run on fewer ranks than the others.
-      const bool one_a_rank = find_schedule(config.parallel.schedule).builtin->deals;
-      if (!builtin.deals && config.parallel.stages && one_a_rank) {
-        const int stages = builtin.ranks > 0 ? builtin.stages
-                                             : *config.parallel.stages *
-                                                   config.parallel.chunks.value_or(builtin.chunks);
-        own.push_back(fmt::format("parallel.stages={}", stages));
       }
       return read_run_config(args.run.config, own);
     };
@@ -85,6 +77,12 @@ Row prepare_row(const std::string& name, const CompareArgs& args, const PrepareO
         throw;
       }
       config = with(1);
+    }
+    // The run's stages are one a rank. A schedule with several a rank has so many more, or it would
+    // run on fewer ranks than the others.
+    if (one_a_rank && !builtin.deals && config.parallel.stages) {
+      config.parallel.replicas = {std::max(1, config.parallel.workers / *config.parallel.stages)};
+      config.parallel.stages.reset();
     }
     row.job = prepare(config, options);
   } catch (const Error& error) {
