@@ -104,22 +104,24 @@ class GlooWire final : public Wire {
       const void* from = frame.is_inline() ? frame.inlined.data() : payload.data_ptr();
       std::memcpy(bytes + kHeaderBytes, from, frame.bytes);
     }
-    const std::lock_guard lock(peer.mutex);
+    std::unique_lock lock(peer.mutex);
     std::memcpy(bytes, &frame, kHeaderBytes);
     std::memcpy(bytes + offsetof(Frame, sequence), &peer.num_queued, sizeof(peer.num_queued));
-    Pending pending;
+    const uint64_t number = peer.num_queued++;
     try {
+      Pending pending;
       pending.header = send_bytes(process, std::move(message), kFrameTag);
       if (!eager) {
         pending.payload = send_bytes(process, std::move(payload), payload_tag(frame));
       }
+      peer.pending.push_back(std::move(pending));
+      peer.changed.notify_all();
     } catch (const std::exception& error) {
-      peer.lost = true;
-      peer.why = first_line(error);
+      const std::string why = first_line(error);
+      lock.unlock();
+      lose(process, peer, why);
     }
-    peer.pending.push_back(std::move(pending));
-    peer.changed.notify_all();
-    return peer.num_queued++;
+    return number;
   }
 
   // Two that send each other much at once would otherwise wait in turn: Gloo's word that a payload
@@ -134,7 +136,11 @@ class GlooWire final : public Wire {
     if (peer.begun.erase(slot) > 0 || peer.closing || peer.lost) {
       return;  // its frame was here first
     }
-    peer.expected[slot] = {part, group_->recv(tensors, process, slot_tag(slot))};
+    try {
+      peer.expected[slot] = {part, group_->recv(tensors, process, slot_tag(slot))};
+    } catch (const std::exception&) {
+      peer.expected.erase(slot);  // a lost connection, which the receiving thread tells of
+    }
   }
 
   void forget(int process, uint32_t slot) override {
@@ -236,7 +242,6 @@ class GlooWire final : public Wire {
     bool heard_bye = false;
     bool lost = false;
     bool closing = false;
-    std::string why;
     std::thread receiver;
     std::thread sender;
   };

@@ -175,6 +175,27 @@ TEST(Joined, ALostProcessEndsEveryWait) {
   close_all(worlds);
 }
 
+// Who only sends learns it, too, and as the loss of that process, whichever thread meets it first.
+TEST(Joined, ALostProcessEndsWhoeverSendsToIt) {
+  for (const int64_t elements : {1, 100'000, 1'000'000}) {
+    Worlds worlds = joined_worlds(2, 2, kLongS);
+    worlds[1].reset();
+    const auto comm = worlds[0]->communicator(0);
+    const double start_s = monotonic_s();
+    try {
+      for (int64_t i = 0; monotonic_s() - start_s < kLongS / 2; ++i) {
+        comm->send(1, {kBorder, 0, i}, at::full({elements}, 1.0F));
+      }
+      ADD_FAILURE() << "nobody is there";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+      EXPECT_THAT(error.what(), HasSubstr("process 1 (rank 1)"));
+    }
+    worlds.pop_back();
+    close_all(worlds);
+  }
+}
+
 TEST(Joined, ASilentPeerIsNamedAtTheDeadline) {
   Worlds worlds = joined_worlds(2, 2, 0.4);
   std::vector<RankWait> seen;
