@@ -2,14 +2,16 @@
 # Two processes of a run as on two hosts: in two network namespaces that a link of a set rate joins.
 #
 #   bench/two_hosts.sh RATE RUN.toml [options of `millrace train`]
-#   bench/two_hosts.sh 100mbit examples/slow_link.toml --set parallel.plan=data-parallel
+#   bench/two_hosts.sh 100mbit examples/slow_link.toml --set parallel.plan=data-parallel --set parallel.stages=1
+#   ENGINE=mpi bench/two_hosts.sh 1gbit examples/slow_link.toml
 #
-# RATE as tc(8) writes it: 1gbit, 100mbit. Prints what process 0 prints. Needs root (ip, tc); the
-# namespaces are removed whatever happens. MILLRACE names the program (default: build/release/bin/millrace).
+# RATE as tc(8) writes it: 1gbit, 100mbit. Prints what process 0 prints. Needs root (ip, tc), else
+# ends with status 77; the namespaces are removed whatever happens. MILLRACE names the program (default:
+# build/release/bin/millrace), ENGINE what joins the processes: gloo (default) or mpi.
 set -euo pipefail
 
 if (($# < 2)); then
-  sed -n '2,9s/^# \{0,1\}//p' "$0"
+  sed -n '2,11s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 rate=$1
@@ -44,6 +46,19 @@ for end in "$left va$$" "$right vb$$"; do
   tc -n "$space" qdisc add dev "$device" root tbf rate "$rate" burst 64kb latency 50ms
 done
 
+if [[ ${ENGINE:-gloo} == mpi ]]; then
+  # What mpirun takes for ssh: the other host is the other namespace.
+  agent=$(mktemp)
+  printf '#!/bin/bash\nshift\nexec ip netns exec %s sh -c "$*"\n' "$right" > "$agent"
+  chmod +x "$agent"
+  network=10.77.0.0/24
+  ip netns exec "$left" mpirun --allow-run-as-root -n 2 -H 10.77.0.1:1,10.77.0.2:1 \
+    --mca plm_rsh_agent "$agent" --mca pml ob1 --mca btl tcp,self \
+    --mca btl_tcp_if_include "$network" --mca oob_tcp_if_include "$network" \
+    "$millrace" train "$config" --engine mpi "$@"
+  rm -f "$agent"
+  exit
+fi
 export WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 LOCAL_RANK=0
 export TORCHELASTIC_RUN_ID=two-hosts-$$
 RANK=1 ip netns exec "$right" "$millrace" train "$config" "$@" > /dev/null 2> >(sed 's/^/process 1: /' >&2) &

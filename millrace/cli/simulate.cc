@@ -97,7 +97,11 @@ void simulate_profile(const SimulateArgs& args, Answer& answer) {
                         .cluster = cluster,
                         .rule = plan.rule,
                         .num_steps = answer.chosen.num_steps};
+  input.rule_options = plan.rule_options;
+  input.num_steps =
+      std::max(input.num_steps, representative_steps(answer.chosen.lowered, plan.rule));
   input.link_bytes = link_bytes(plan, profile, answer.chosen.lowered.links, samples);
+  input.batch = static_cast<double>(*answer.batch);
   answer.simulation = simulate(input);
   for (std::size_t rank = 0; rank < answer.simulation.ranks.size(); ++rank) {
     const auto total = static_cast<double>(answer.simulation.ranks[rank].memory.total());
@@ -172,7 +176,7 @@ Value to_value(const Answer& answer) {
   root.set("flush", Value::of(schedule.flush));
   root.set("num_stages", Value::of(schedule.num_stages));
   root.set("num_microbatches", Value::of(schedule.num_microbatches));
-  root.set("num_steps", Value::of(answer.chosen.num_steps));
+  root.set("num_steps", Value::of(simulation.trace.num_steps));
   if (answer.batch) {
     root.set("batch", Value::of(*answer.batch));
   }
@@ -200,6 +204,8 @@ std::string duration(const Answer& answer, double value) {
 std::string describe(const Answer& answer) {
   const Simulation& simulation = answer.simulation;
   const bool flush = answer.chosen.schedule.flush;
+  const int64_t num_steps = simulation.trace.num_steps;
+  const bool unlike = flush && num_steps > 1;  // no step stands for the others
   const char* unit = answer.slots ? " slots" : "";
   std::string text = describe(answer.chosen) + "\n";
   if (answer.slots) {
@@ -216,7 +222,10 @@ std::string describe(const Answer& answer) {
   };
   const SlotFormula closed = answer.formula.value_or(SlotFormula{});
   text += fmt::format("\nstep    {}{}{}{}\n", duration(answer, simulation.step_s), unit,
-                      flush ? "" : ", the steady period", formula(closed.window_slots));
+                      unlike  ? fmt::format(", the mean of {} steps' later two thirds", num_steps)
+                      : flush ? ""
+                              : ", the steady period",
+                      formula(closed.window_slots));
   if (answer.batch && simulation.step_s > 0) {
     text += fmt::format("        {:.0f} samples/s\n",
                         static_cast<double>(*answer.batch) / simulation.step_s);
@@ -224,9 +233,9 @@ std::string describe(const Answer& answer) {
   text += fmt::format(
       "bubble  {}: {} of {}{} of the ranks' time idle{}{}\n\n", percent(simulation.bubble_fraction),
       duration(answer, simulation.idle_slots), duration(answer, simulation.total_slots), unit,
-      flush
-          ? ""
-          : fmt::format(", filling and draining {} minibatches included", answer.chosen.num_steps),
+      unlike  ? fmt::format(", over all {} steps", num_steps)
+      : flush ? ""
+              : fmt::format(", filling and draining {} minibatches included", num_steps),
       flush ? formula(closed.idle_slots) : "");
   std::vector<std::string> header = {"rank",   "stage",     "busy",
                                      "bubble", "in flight", "weight versions"};

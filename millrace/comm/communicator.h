@@ -26,6 +26,13 @@ struct Transfer {
   int64_t bytes = 0;
 };
 
+// A message as receive_any() finds it.
+struct Arrived {
+  int from = 0;
+  MessageTag tag;
+  at::Tensor tensor;
+};
+
 // Ranks that reduce together; made by Communicator::group, in the same order on every member.
 class Group {
  public:
@@ -62,10 +69,21 @@ class Communicator {
   virtual at::Tensor receive(int from, const MessageTag& tag, const Fingerprint* expected,
                              Transfer* transfer) = 0;
 
+  // The next message in this rank's box of `lane`, from anybody and with any tag, in the order of
+  // arrival. Blocks at most `wait_s` (0: looks only) and says whether there was one; a negative
+  // `wait_s` means the engine's deadline, and then kTimeout. Adds to `transfer` when that is given.
+  // Throws kPeerLost after an abort. A thread that waits at a lane is the only one that does, and
+  // no group receives there: its messages would be taken, too.
+  virtual bool receive_any(uint16_t lane, double wait_s, Arrived& arrived, Transfer* transfer) = 0;
+
+  // This rank's communicator for another of its threads, whose groups meet apart from this one's
+  // and receive at `lane`. Made on every member of a group that is asked of it.
+  virtual std::unique_ptr<Communicator> on_lane(uint16_t lane) = 0;
+
   // Collective over `ranks` (ascending, must hold this rank): all members call it in the same
   // order, each group once. `stage`: whose replicas meet, so that several stages on the same ranks
   // have groups of their own; kNoStage for other purposes. Throws kInvalidArgument for other ranks.
-  // The group must not outlive its engine's world.
+  // The group must outlive neither this communicator nor its engine's world.
   static constexpr int kNoStage = -1;
   virtual std::unique_ptr<Group> group(const std::vector<int>& ranks, int stage) = 0;
   std::unique_ptr<Group> group(const std::vector<int>& ranks) { return group(ranks, kNoStage); }

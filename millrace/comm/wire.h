@@ -22,7 +22,7 @@ namespace millrace {
 struct Frame {
   static constexpr std::size_t kBytes = 1024;
   static constexpr std::size_t kInlineBytes = 896;
-  static constexpr uint32_t kMagic = 0x4d52'4631;
+  static constexpr uint32_t kMagic = 0x4d52'4632;
 
   enum class Kind : uint8_t {
     kMessage,  // between ranks
@@ -46,10 +46,11 @@ struct Frame {
   std::array<int64_t, 6> sizes{};
   uint64_t sequence = 0;  // of frames from this process to that one, from 0
   uint64_t bytes = 0;     // of the payload
+  uint16_t lane = 0;
   alignas(16) std::array<std::byte, kInlineBytes> inlined;
 
   bool is_inline() const { return bytes <= kInlineBytes; }
-  MessageTag tag() const { return {tag_kind, stage, microbatch, tensor, to_stage}; }
+  MessageTag tag() const { return {tag_kind, stage, microbatch, tensor, to_stage, lane}; }
   Fingerprint fingerprint() const { return {dtype, num_dimensions, sizes}; }
 };
 static_assert(sizeof(Frame) <= Frame::kBytes);

@@ -14,7 +14,7 @@
 
 namespace millrace {
 
-// A rank of this process that waits for a message.
+// A thread of a rank of this process that waits for a message of a certain rank.
 struct RankWait {
   int rank = 0;
   int from = 0;
@@ -53,7 +53,7 @@ class World {
   virtual void tell(int process, const std::string& text) = 0;
   virtual void listen(Listener listener) = 0;
 
-  // Who waits at this moment. Any thread.
+  // Who waits at this moment, in receive(): who takes whatever comes waits for nobody. Any thread.
   virtual std::vector<RankWait> waits() const = 0;
 
   bool spans_processes() const { return num_processes() > 1; }

@@ -70,6 +70,16 @@ EmulateConfig emulate_config_from(Reader& reader, int workers) {
       throw reader.error("speeds", too_fast_text(config, *speed));
     }
   }
+  config.spell_steps = reader.integer("spell_steps", config.spell_steps);
+  if (config.spell_steps < 0) {
+    throw reader.error("spell_steps",
+                       fmt::format("expected 0 or more steps, found {}", config.spell_steps));
+  }
+  config.spell_slowdown = reader.number("spell_slowdown", config.spell_slowdown);
+  if (config.spell_slowdown < 1) {
+    throw reader.error("spell_slowdown",
+                       fmt::format("expected 1 or more, found {}", config.spell_slowdown));
+  }
   config.links = links_from(reader, "link", workers);
   reader.finish();
   return config;
@@ -92,10 +102,19 @@ Value to_value(const EmulateConfig& config) {
       speeds.push(Value::of(speed));
     }
   }
+  if (config.spell_steps > 0) {
+    root.set("spell_steps", Value::of(config.spell_steps));
+    root.set("spell_slowdown", Value::of(config.spell_slowdown));
+  }
   if (!config.links.empty()) {
     root.set("link", to_value(config.links));
   }
   return root;
+}
+
+double spell_slowdown(const EmulateConfig& config, int worker, int workers, int64_t step) {
+  const bool slow = config.spell_steps > 0 && step / config.spell_steps % workers == worker;
+  return slow ? config.spell_slowdown : 1;
 }
 
 Cluster emulated_cluster(const EmulateConfig& config, Cluster cluster) {

@@ -17,6 +17,10 @@ struct EmulateConfig {
   std::optional<double> shrink;  // emulated tensors hold so many times fewer bytes than the
                                  // profile's; >= 1; empty: chosen. Only with a profile.
   std::vector<double> speeds;  // of the devices, one for all or one a worker; empty: the cluster's
+  // Spells of slowness that move round: each device in turn is `spell_slowdown` times as slow for
+  // `spell_steps` of its own steps. 0: none.
+  int64_t spell_steps = 0;
+  double spell_slowdown = 2;
   std::vector<LinkOverride> links;
   bool operator==(const EmulateConfig&) const = default;
 };
@@ -25,6 +29,9 @@ struct EmulateConfig {
 // be faster than it is: without a profile every speed must be at most the time_scale.
 EmulateConfig emulate_config_from(Reader& reader, int workers);
 Value to_value(const EmulateConfig& config);
+
+// How many times as long as at other times a worker's own step lasts.
+double spell_slowdown(const EmulateConfig& config, int worker, int workers, int64_t step);
 
 // `cluster`, whose devices the run has, with the speeds and links of [emulate] in place of its own.
 // Devices beyond the workers that `speeds` names are of speed 1. Throws kInvalidArgument when a

@@ -32,6 +32,7 @@ const std::vector<OptimizerKey>& optimizer_keys() {
       {"beta1", &TrainConfig::beta1, Range::kFraction},
       {"beta2", &TrainConfig::beta2, Range::kFraction},
       {"epsilon", &TrainConfig::epsilon, Range::kAboveZero},
+      {"accumulate", &TrainConfig::accumulate, Range::kCount},
   };
   return keys;
 }

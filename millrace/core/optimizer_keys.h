@@ -13,7 +13,8 @@
 namespace millrace {
 
 struct OptimizerKey {
-  enum class Range { kFraction, kZeroOrMore, kAboveZero };  // kFraction: 0 up to below 1
+  // kFraction: 0 up to below 1; kCount: a whole number from 1.
+  enum class Range { kFraction, kZeroOrMore, kAboveZero, kCount };
   const char* name;
   std::optional<double> TrainConfig::*member;
   Range range;

@@ -11,6 +11,7 @@
 
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
+#include "millrace/core/internal/options.h"
 
 namespace millrace {
 namespace {
@@ -318,6 +319,9 @@ Plan plan_from(const Document& document) {
   plan.planner = reader.text("planner", plan.planner);
   plan.schedule = reader.text("schedule", plan.schedule);
   plan.rule = reader.text("rule", plan.rule);
+  if (reader.has("rule_options")) {
+    plan.rule_options = internal::options_from(reader, "rule_options");
+  }
   plan.microbatches = bounded(reader, "microbatches", kMostMicrobatches, 1);
   try {
     plan.update = parse_update_rule(reader.text("update", to_string(plan.update)));
@@ -377,6 +381,9 @@ Value to_value(const Plan& plan) {
   root.set("planner", Value::of(plan.planner));
   root.set("schedule", Value::of(plan.schedule));
   root.set("rule", Value::of(plan.rule));
+  if (!plan.rule_options.object.empty()) {
+    root.set("rule_options", plan.rule_options);
+  }
   root.set("microbatches", Value::of(plan.microbatches));
   root.set("update", Value::of(to_string(plan.update)));
   root.set("recompute", Value::of(to_string(plan.recompute)));

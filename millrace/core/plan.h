@@ -62,6 +62,7 @@ struct Plan {
   std::string planner = "by-hand";
   std::string schedule = "1f1b";
   std::string rule = "bsp";
+  Value rule_options = Value::map();       // its keys that are not at their defaults
   int microbatches = 1;                    // of a replica of the most replicated stage
   UpdateRule update = UpdateRule::kRound;  // without a flush
   Recompute recompute = Recompute::kNothing;

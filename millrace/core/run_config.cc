@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <utility>
 
 #include "millrace/base/error.h"
 #include "millrace/base/text.h"
 #include "millrace/core/internal/choice.h"
+#include "millrace/core/internal/options.h"
 #include "millrace/core/internal/train_config.h"
 
 namespace millrace {
@@ -34,19 +34,6 @@ std::string name_at(Reader& reader, const char* key, const std::string& fallback
   return value;
 }
 
-// Options go to the model or dataset as they are, but a number must be one.
-void refuse_non_finite(const Value& value, const Reader& reader, const std::string& key) {
-  if (value.kind == Value::Kind::kFloat && !std::isfinite(value.number)) {
-    throw reader.error(key, fmt::format("expected a finite number, found {}", value.number));
-  }
-  for (std::size_t i = 0; i < value.array.size(); ++i) {
-    refuse_non_finite(value.array[i], reader, key);
-  }
-  for (const auto& member : value.object) {
-    refuse_non_finite(member.second, reader, key);
-  }
-}
-
 // `name` and all other keys of [model] or [data].
 template <typename Config>
 Config named_from(Reader& root, const char* table) {
@@ -56,12 +43,7 @@ Config named_from(Reader& root, const char* table) {
   if (config.name.empty()) {
     throw reader.error("name", "expected a name, found empty text");
   }
-  for (const auto& [key, value] : root.raw(table)->object) {
-    if (key != "name") {
-      refuse_non_finite(value, reader, key);
-      config.options.set(key, value);
-    }
-  }
+  config.options = internal::options_from(root, table, "name");
   return config;
 }
 
@@ -162,6 +144,7 @@ ParallelConfig parallel_from(Reader& reader) {
   config.rule = name_at(reader, "rule", config.rule);
   config.collective = name_at(reader, "collective", config.collective);
   config.codec = name_at(reader, "codec", config.codec);
+  config.deal = internal::choice(reader, "deal", {"fixed", "on-demand"}, config.deal);
   config.microbatches =
       static_cast<int>(bounded(reader, "microbatches", kMostMicrobatches, config.microbatches));
   if (reader.raw("microbatch_size") != nullptr) {
@@ -265,6 +248,9 @@ RunConfig run_config_from(const Document& document) {
     Reader table = reader.object("emulate");
     config.emulate = emulate_config_from(table, config.parallel.workers);
   }
+  if (reader.raw("rule") != nullptr) {
+    config.rule_options = internal::options_from(reader, "rule");
+  }
   if (!config.emulates_model()) {
     config.model = named_from<ModelConfig>(reader, "model");
   } else if (reader.raw("model") != nullptr) {
@@ -318,6 +304,7 @@ Value to_value(const RunConfig& config) {
   p.set("rule", Value::of(parallel.rule));
   p.set("collective", Value::of(parallel.collective));
   p.set("codec", Value::of(parallel.codec));
+  p.set("deal", Value::of(parallel.deal));
   p.set("microbatches", Value::of(parallel.microbatches));
   if (parallel.microbatch_size) {
     p.set("microbatch_size", Value::of(*parallel.microbatch_size));
@@ -330,6 +317,9 @@ Value to_value(const RunConfig& config) {
   p.set("blend_lambda", Value::of(parallel.blend_lambda));
   p.set("timeout_s", Value::of(parallel.timeout_s));
 
+  if (!config.rule_options.object.empty()) {
+    root.set("rule", config.rule_options);
+  }
   root.set("train", internal::to_value(config.train));
   if (config.emulate) {
     root.set("emulate", to_value(*config.emulate));

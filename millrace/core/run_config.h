@@ -38,6 +38,9 @@ struct ParallelConfig {
   // What sums gradients between processes: a name of `millrace list collectives`, or "auto", the
   // one that is fastest on the cluster for each size.
   std::string collective = "auto";
+  // Who takes which samples: every replica its part of each step, or, with an exchange rule that
+  // lets replicas run at paces of their own, the next part whoever asks first.
+  std::string deal = "fixed";  // or "on-demand"
   std::string codec = "none";  // of gradients between processes: `millrace list codecs`
   int microbatches = 1;
   UpdateRule update = UpdateRule::kRound;  // of replicated stages without a flush
@@ -62,6 +65,7 @@ struct TrainConfig {
   std::optional<double> beta1;
   std::optional<double> beta2;
   std::optional<double> epsilon;
+  std::optional<double> accumulate;  // a whole number
   double lr = 0.05;
   // Keys of learning rate schedules (millrace/core/lr_schedule.h); each is used by some only.
   std::string lr_schedule = "constant";
@@ -75,6 +79,8 @@ struct TrainConfig {
   // When a training forward's statistics reach batch norm's running ones: with its microbatch, or
   // once a step, as those of all the step's samples (needs a flush).
   std::string batch_norm = "per_microbatch";  // or "deferred"
+  // Who prepares the next microbatches' samples: a thread beside each rank, or the rank itself.
+  std::string loading = "parallel";  // or "inline"
   std::string dtype = "float32";
   uint64_t seed = 1;
   int64_t eval_every_epochs = 1;        // 0: only at the end
@@ -90,6 +96,7 @@ struct RunConfig {
   ParallelConfig parallel;
   TrainConfig train;
   std::optional<EmulateConfig> emulate;
+  Value rule_options = Value::map();  // [rule]: keys of parallel.rule, see millrace/rule/rule.h
   // Whether the model is made from a profile, and so has no [model].
   bool emulates_model() const { return emulate && !emulate->profile.empty(); }
   bool operator==(const RunConfig&) const = default;

@@ -30,6 +30,12 @@ class Dataset {
   virtual int64_t num_classes() const = 0;  // of targets; of tokens too, where the input is such
   // Samples at indices[0..count), converted to `dtype`.
   virtual Batch get(const int64_t* indices, int64_t count, at::ScalarType dtype) const = 0;
+  // The samples as an epoch of training sees them, where they are changed at random: keyed by these
+  // and the sample's index, so that they are the same for every layout. Null: as they are. It must
+  // not outlive this.
+  virtual std::unique_ptr<Dataset> in_epoch(uint64_t /*seed*/, int64_t /*epoch*/) const {
+    return nullptr;
+  }
 };
 
 struct DataSplits {

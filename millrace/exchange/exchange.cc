@@ -1,63 +1,172 @@
 #include "millrace/exchange/exchange.h"
 
-#include <fmt/format.h>
+#include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <utility>
-#include <variant>
 
 #include "millrace/base/error.h"
 
 namespace millrace {
+namespace {
 
-Exchange::Exchange(std::unique_ptr<Rule> rule, std::unique_ptr<Group> group)
-    : rule_(std::move(rule)), group_(std::move(group)) {
-  MILLRACE_CHECK(rule_ != nullptr && group_ != nullptr);
+PortPlace place_of(const ExchangeSetup& setup, int rank) {
+  const auto own = std::find(setup.replicas.begin(), setup.replicas.end(), rank);
+  MILLRACE_CHECK(own != setup.replicas.end(), "the rank is no replica of the stage");
+  PortPlace place{.stage = setup.stage,
+                  .member = static_cast<int>(own - setup.replicas.begin()),
+                  .replicas = setup.replicas,
+                  .nodes = setup.nodes,
+                  .dtype = setup.dtype,
+                  .elements = setup.elements};
+  if (place.nodes.empty()) {
+    place.nodes.assign(setup.replicas.size(), 0);
+  }
+  return place;
 }
 
-void Exchange::reduce(at::Tensor& gradient, Transfer& transfer) {
-  MILLRACE_CHECK(gradient.defined() && gradient.dim() == 1 && gradient.is_contiguous(),
-                 "gradient sums must be one flat buffer");
-  MILLRACE_CHECK(!update_due_ && !released_, "REDUCE again before STEP");
-  execute(rule_->on(GradientsReady{{0, gradient.numel()}, true}), gradient, transfer);
+std::unique_ptr<Rule> make_rule(const ExchangeSetup& setup, int rank) {
+  const RuleEntry& entry = find_rule(setup.rule);
+  RuleConfig config;
+  config.num_members = static_cast<int>(setup.replicas.size());
+  config.member = place_of(setup, rank).member;
+  config.options = settle_rule(entry, setup.rule_options);
+  config.seed = setup.seed;
+  return entry.make(config);
 }
 
-void Exchange::step(const std::function<void()>& update) {
-  MILLRACE_CHECK(released_, "STEP, but the exchange rule has not released the worker");
-  released_ = false;
-  if (std::exchange(update_due_, false)) {
-    update();
+}  // namespace
+
+Exchange::Exchange(const ExchangeSetup& setup, Communicator& communicator)
+    : Exchange(setup, find_rule(setup.rule).traits, make_rule(setup, communicator.rank()),
+               communicator) {}
+
+Exchange::Exchange(const ExchangeSetup& setup, const RuleTraits& traits, std::unique_ptr<Rule> rule,
+                   Communicator& communicator)
+    : traits_(traits),
+      rule_(std::move(rule)),
+      communicator_(communicator),
+      place_(place_of(setup, communicator.rank())),
+      port_(place_, communicator) {
+  MILLRACE_CHECK(rule_ != nullptr);
+  if (traits_.serves && place_.member == 0) {
+    server_communicator_ = communicator.on_lane(rule_lane(place_.stage, RuleLane::kServer));
+    PortPlace place = place_;
+    place.member = Port::kServer;
+    server_port_ = std::make_unique<TensorPort>(std::move(place), *server_communicator_);
   }
 }
 
-void Exchange::execute(const RuleActions& actions, at::Tensor& gradient, Transfer& transfer) {
-  for (const RuleAction& action : actions) {
-    if (const auto* reduce = std::get_if<AllReduceSum>(&action)) {
-      const Range range = reduce->range;
-      MILLRACE_CHECK(
-          0 <= range.begin && range.begin <= range.end && range.end <= gradient.numel(),
-          fmt::format("range [{}, {}) of {} elements", range.begin, range.end, gradient.numel()));
-      at::Tensor part = gradient.narrow(0, range.begin, range.size());
-      const Transfer moved = group_->all_reduce_sum(part);
-      transfer.wait_s += moved.wait_s;
-      transfer.bytes += moved.bytes;
-      execute(rule_->on(AllReduced{range, reduce->last}), gradient, transfer);
-    } else if (std::holds_alternative<ApplyUpdate>(action)) {
-      MILLRACE_CHECK(!update_due_, "the exchange rule asked for two updates at once");
-      update_due_ = true;
-    } else {
-      released_ = true;
+Exchange::~Exchange() {
+  // After a failure; the communicator's abort ends the server's waits.
+  if (server_.joinable()) {
+    server_.join();
+  }
+}
+
+void Exchange::bind(const StageTensors& tensors) {
+  port_.bind(tensors.gradient, tensors.current, tensors.target);
+  port_.bind(tensors.loss);
+}
+
+// Tasks never stop half-way: the port blocks.
+void Exchange::run(Task task, Transfer& transfer) {
+  task.start();
+  MILLRACE_CHECK(task.done(), "a rule's task waits for what no port of tensors gives");
+  const Transfer moved = port_.take_transfer();
+  transfer.wait_s += moved.wait_s;
+  transfer.bytes += moved.bytes;
+}
+
+void Exchange::begin(const at::Tensor& weights) {
+  reduced_ = announced_ = false;
+  if (server_port_ != nullptr) {
+    start_server(weights);
+  }
+  port_.bind({}, weights, weights);
+  Transfer transfer;
+  run(rule_->begin(port_), transfer);
+}
+
+void Exchange::start_server(const at::Tensor& weights) {
+  // A copy: the worker writes its own while the server starts.
+  const at::Tensor initial = weights.clone();
+  server_port_->bind({}, initial, initial);
+  server_failure_ = nullptr;
+  server_ = std::thread([this] {
+    at::set_num_threads(1);  // as the worker's
+    try {
+      Task task = rule_->serve(*server_port_);
+      task.start();
+      MILLRACE_CHECK(task.done(), "a server waits for what no port of tensors gives");
+    } catch (const Error& error) {
+      server_failure_ = std::current_exception();
+      communicator_.abort(error);
+    } catch (const std::exception& error) {
+      server_failure_ = std::current_exception();
+      communicator_.abort(Error(ErrorCode::kInternal, error.what()));
     }
+  });
+}
+
+void Exchange::stop_server() {
+  if (!server_.joinable()) {
+    return;
+  }
+  server_.join();
+  server_port_->bind({}, {}, {});
+  if (server_failure_) {
+    std::rethrow_exception(server_failure_);
   }
 }
 
-std::unique_ptr<Exchange> make_exchange(const std::string& rule, int stage,
-                                        const std::vector<int>& replicas,
-                                        Communicator& communicator) {
-  const RuleEntry& entry = find_rule(rule);
-  std::unique_ptr<Group> group = communicator.group(replicas, stage);
-  const RuleConfig config{.num_replicas = static_cast<int>(replicas.size()),
-                          .replica = group->member()};
-  return std::make_unique<Exchange>(entry.make(config), std::move(group));
+void Exchange::ready(const Update& update, const StageTensors& tensors, Range range,
+                     Transfer& transfer) {
+  bind(tensors);
+  port_.bind(update);
+  announced_ = true;
+  run(rule_->gradients_ready(port_, range, false), transfer);
+}
+
+void Exchange::reduce(const Update& update, const StageTensors& tensors, Transfer& transfer) {
+  MILLRACE_CHECK(!reduced_, "REDUCE again before STEP");
+  bind(tensors);
+  port_.bind(update);
+  reduced_ = true;
+  const Range rest{0, announced_ ? 0 : tensors.gradient.numel()};
+  announced_ = false;
+  run(rule_->gradients_ready(port_, rest, true), transfer);
+}
+
+void Exchange::step(const Update& update, const StageTensors& tensors,
+                    const OptimizerStep& optimizer, Transfer& transfer) {
+  MILLRACE_CHECK(reduced_, "STEP without REDUCE");
+  reduced_ = false;
+  bind(tensors);
+  port_.bind(update);
+  port_.bind(optimizer);
+  run(rule_->step(port_), transfer);
+  port_.bind(OptimizerStep());
+}
+
+void Exchange::finish(const StageTensors& tensors, const OptimizerStep& optimizer,
+                      Transfer& transfer) {
+  bind(tensors);
+  port_.bind(optimizer);
+  run(rule_->finish(port_), transfer);
+  port_.bind(OptimizerStep());
+  stop_server();
+}
+
+at::Tensor Exchange::settle(const at::Tensor& weights) {
+  if (traits_.equal_replicas) {
+    return {};
+  }
+  at::Tensor result = weights.clone();
+  port_.bind({}, weights, weights);
+  Transfer transfer;
+  run(rule_->settle(port_, port_.wrap(result)), transfer);
+  return result;
 }
 
 }  // namespace millrace

@@ -207,11 +207,13 @@ void Stage::lay_out() {
         parameters.push_back({copied.name, copied.shape});
       }
     }
+    step.flat_begin = flat_elements_;
     for (const ParameterSpec& parameter : parameters) {
       slots_.push_back({step.layer->name(), parameter.name, parameter.shape, flat_elements_,
                         parameter.elements()});
       flat_elements_ += aligned(parameter.elements());
     }
+    step.flat_end = flat_elements_;
     step.first_buffer = buffer_slots_.size();
     for (const BufferSpec& buffer : step.layer->buffers()) {
       buffer_slots_.push_back({step.layer->name(), buffer.name});
@@ -409,7 +411,8 @@ at::Tensor Stage::take_gradient(std::size_t value, Tensors& pending,
 }
 
 Tensors Stage::walk_back(Stash& stash, const WeightViews& weights,
-                         c10::ArrayRef<BorderGradient> gradients, const WeightViews* sums) const {
+                         c10::ArrayRef<BorderGradient> gradients, const WeightViews* sums,
+                         const LayerDone& done) const {
   const NativeGuard guard;
   MILLRACE_CHECK(stash.saved.size() == steps_.size() && stash.kept.size() == steps_.size() &&
                      (!is_last_ || stash.loss_gradient.defined()),
@@ -444,6 +447,7 @@ Tensors Stage::walk_back(Stash& stash, const WeightViews& weights,
     if (sums != nullptr) {
       step.layer->backward_weight(stash.context, stash.kept[i], given(i, *sums, shared));
       stash.kept[i].clear();
+      tell(step, done);
     }
     for (std::size_t k = 0; k < back.size(); ++k) {
       pending[static_cast<std::size_t>(step.uses[k])] = std::move(back[k]);
@@ -461,15 +465,28 @@ Tensors Stage::walk_back(Stash& stash, const WeightViews& weights,
 }
 
 Tensors Stage::backward(Stash& stash, const WeightViews& weights,
-                        c10::ArrayRef<BorderGradient> gradients, const WeightViews& sums) const {
-  Tensors result = walk_back(stash, weights, gradients, &sums);
+                        c10::ArrayRef<BorderGradient> gradients, const WeightViews& sums,
+                        const LayerDone& done) const {
+  Tensors result = walk_back(stash, weights, gradients, &sums, done);
   stash.kept.clear();
   return result;
 }
 
 Tensors Stage::backward_input(Stash& stash, const WeightViews& weights,
                               c10::ArrayRef<BorderGradient> gradients) const {
-  return walk_back(stash, weights, gradients, nullptr);
+  return walk_back(stash, weights, gradients, nullptr, {});
+}
+
+void Stage::tell_all(const LayerDone& done) const {
+  for (std::size_t i = steps_.size(); i-- > 0;) {
+    tell(steps_[i], done);
+  }
+}
+
+void Stage::tell(const Step& step, const LayerDone& done) {
+  if (done && step.flat_begin < step.flat_end) {
+    done(step.flat_begin, step.flat_end);
+  }
 }
 
 // The layer's forward once more, for what its backward needs.
@@ -482,7 +499,8 @@ void Stage::recompute(std::size_t index, Stash& stash, const Tensors& weights) c
   step.layer->forward(own, inputs, weights, stash.saved[index]);
 }
 
-void Stage::backward_weight(c10::ArrayRef<Stash*> stashes, const WeightViews& sums) const {
+void Stage::backward_weight(c10::ArrayRef<Stash*> stashes, const WeightViews& sums,
+                            const LayerDone& done) const {
   const NativeGuard guard;
   for (const Stash* stash : stashes) {
     MILLRACE_CHECK(stash->kept.size() == steps_.size(), "weight half without its input half");
@@ -509,6 +527,7 @@ void Stage::backward_weight(c10::ArrayRef<Stash*> stashes, const WeightViews& su
     for (Stash* stash : stashes) {
       stash->kept[i].clear();
     }
+    tell(steps_[i], done);
   }
   for (Stash* stash : stashes) {
     stash->kept.clear();

@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,6 +70,10 @@ struct Stash {
   std::vector<Tensors> kept;   // per layer, between I and W
 };
 
+// Told, while a backward runs, that it has added all it will to elements [begin, end) of the flat
+// gradient sums: one layer's, from the stage's last layer to its first.
+using LayerDone = std::function<void(int64_t begin, int64_t end)>;
+
 // What becomes of parameters that a stage's layers borrow from outside: they are refused, or a
 // stage of one layer has copies of its own, which is good for measuring only.
 enum class Ties { kRefused, kCopied };
@@ -121,11 +126,15 @@ class Stage {
   // model's own output none. Each tensor's gradients are summed in the order of its consumers:
   // those in this stage, then those outside. Frees the stash as it goes.
   Tensors backward(Stash& stash, const WeightViews& weights,
-                   c10::ArrayRef<BorderGradient> gradients, const WeightViews& sums) const;
+                   c10::ArrayRef<BorderGradient> gradients, const WeightViews& sums,
+                   const LayerDone& done = {}) const;
   Tensors backward_input(Stash& stash, const WeightViews& weights,
                          c10::ArrayRef<BorderGradient> gradients) const;
+  // What a backward tells, when there is none.
+  void tell_all(const LayerDone& done) const;
   // Of several microbatches at once, ascending: where a layer can, as one larger call.
-  void backward_weight(c10::ArrayRef<Stash*> stashes, const WeightViews& sums) const;
+  void backward_weight(c10::ArrayRef<Stash*> stashes, const WeightViews& sums,
+                       const LayerDone& done = {}) const;
 
  private:
   // One layer of the loop. Values are numbered: the inputs, then what each layer makes.
@@ -137,6 +146,8 @@ class Stage {
     bool has_backward = false;   // something at or before it has parameters
     bool need_input_gradient = false;
     std::vector<std::pair<std::size_t, std::size_t>> borrowed;  // step and parameter of the owner
+    int64_t flat_begin = 0;  // of its own parameters in the flat buffer
+    int64_t flat_end = 0;
     std::size_t first_buffer = 0;
     std::size_t num_buffers = 0;
     std::size_t first_accumulator = 0;
@@ -149,7 +160,9 @@ class Stage {
   // What layer `step` is given of a flat buffer's views. Made in `own` where it borrows some.
   const Tensors& given(std::size_t step, const WeightViews& views, Tensors& own) const;
   Tensors walk_back(Stash& stash, const WeightViews& weights,
-                    c10::ArrayRef<BorderGradient> gradients, const WeightViews* sums) const;
+                    c10::ArrayRef<BorderGradient> gradients, const WeightViews* sums,
+                    const LayerDone& done) const;
+  static void tell(const Step& step, const LayerDone& done);
   void recompute(std::size_t index, Stash& stash, const Tensors& weights) const;
   at::Tensor take_gradient(std::size_t value, Tensors& pending,
                            c10::ArrayRef<BorderGradient> gradients) const;

@@ -116,6 +116,7 @@ class Search {
                           .costs = stage_costs(plan, request_.profile, samples),
                           .cluster = request_.cluster,
                           .rule = plan.rule};
+    input.rule_options = plan.rule_options;
     input.link_bytes = link_bytes(plan, request_.profile, links, samples);
     Judged judged{simulate(input), true};
     for (const RankSimulation& rank : judged.simulation.ranks) {

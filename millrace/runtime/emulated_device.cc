@@ -34,11 +34,14 @@ EmulatedDevice::EmulatedDevice(std::map<int, StageSeconds> seconds, double slowd
                  "a device that computes cannot be faster than it is");
 }
 
-void EmulatedDevice::finish(const Action& action, int64_t samples, double start_s) const {
+void EmulatedDevice::finish(const Action& action, int64_t step, int64_t samples,
+                            double start_s) const {
   const double seconds = seconds_.empty()
                              ? monotonic_s() - start_s
                              : seconds_of(seconds_.at(action.stage), action.kind, samples);
-  pause_until(start_s + seconds * slowdown_, *abort_, spin_s_);
+  // A spell is of computing; an update is as fast as ever.
+  const double spell = spells_ && action.kind != ActionKind::kStep ? spells_(step) : 1;
+  pause_until(start_s + seconds * slowdown_ * spell, *abort_, spin_s_);
 }
 
 }  // namespace millrace

@@ -8,7 +8,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include "millrace/core/action.h"
 #include "millrace/transport/mailbox.h"
@@ -33,13 +35,19 @@ class EmulatedDevice {
   EmulatedDevice(std::map<int, StageSeconds> seconds, double slowdown, const AbortFlag& abort,
                  double spin_s);
 
-  // Waits until the end of a compute action on `samples` samples in all, or a STEP; `start_s` is
-  // monotonic_s() at its start. Does not wait when that is past. Throws kPeerLost after an abort.
-  void finish(const Action& action, int64_t samples, double start_s) const;
+  // Called with the rank's own step: how many times as long as usual it lasts, 1 or more.
+  using Spells = std::function<double(int64_t step)>;
+  void set_spells(Spells spells) { spells_ = std::move(spells); }
+
+  // Waits until the end of a compute action of the rank's own step on `samples` samples in all, or
+  // a STEP; `start_s` is monotonic_s() at its start. Does not wait when that is past. Throws
+  // kPeerLost after an abort.
+  void finish(const Action& action, int64_t step, int64_t samples, double start_s) const;
 
  private:
   std::map<int, StageSeconds> seconds_;  // by stage; empty: as long as it took
   double slowdown_;
+  Spells spells_;  // empty: none
   const AbortFlag* abort_;
   double spin_s_;
 };

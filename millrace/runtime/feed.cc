@@ -1,6 +1,9 @@
 #include "millrace/runtime/feed.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "millrace/base/error.h"
@@ -47,7 +50,41 @@ int64_t Feed::first_place(int64_t microbatch) const {
 
 Batch Feed::part(int64_t microbatch) const {
   const Part part = find(microbatch);
-  return dataset_->get(order_.data() + part.begin, part.size, dtype_);
+  try {
+    return dataset_->get(order_.data() + part.begin, part.size, dtype_);
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (...) {
+    blame_sample(part);
+    throw;
+  }
+}
+
+// Asks for the samples of a part that failed one by one, and throws what the first one that fails
+// alone throws, with its index. A dataset need not know which of many it was.
+void Feed::blame_sample(const Part& part) const {
+  for (int64_t i = part.begin; i < part.begin + part.size; ++i) {
+    const int64_t index = order_[static_cast<std::size_t>(i)];
+    const auto named = [index](const std::string& message) {
+      return fmt::format("sample {} of the data cannot be loaded: {}", index, message);
+    };
+    try {
+      dataset_->get(&index, 1, dtype_);
+    } catch (const Error& error) {
+      Error blamed(error.code(), named(error.message()));
+      if (error.file()) {
+        blamed.in_file(*error.file(), error.line().value_or(0));
+      }
+      if (error.key()) {
+        blamed.at_key(*error.key());
+      }
+      throw Error(blamed);
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw Error(ErrorCode::kBadFile, named(error.what()));
+    }
+  }
 }
 
 }  // namespace millrace

@@ -26,6 +26,7 @@ class Feed {
   // Samples of one part; 0 when the step has fewer samples than parts. `microbatch` counts through
   // all steps.
   int64_t part_samples(int64_t microbatch) const;
+  // What the dataset throws, with the sample's index where one sample alone is at fault.
   Batch part(int64_t microbatch) const;
   // Place of the part's first sample in the minibatch of its step: what keys random draws.
   int64_t first_place(int64_t microbatch) const;
@@ -36,6 +37,7 @@ class Feed {
     int64_t size;
   };
   Part find(int64_t microbatch) const;
+  void blame_sample(const Part& part) const;
 
   const Dataset* dataset_;
   std::vector<int64_t> order_;

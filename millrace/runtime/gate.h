@@ -22,8 +22,8 @@ namespace millrace {
 
 class StepGate {
  public:
-  // `round_steps`: LoweredSchedule::round_steps. `broken`: asked while a rank waits at a frozen
-  // gate; true lets it go on, into the error that ended the run.
+  // `round_steps`: LoweredSchedule::round_steps. `broken`: asked by ranks that wait;
+  // true lets them go on, into the error that ended the run.
   explicit StepGate(int64_t round_steps = 1, std::function<bool()> broken = {})
       : round_steps_(round_steps), broken_(std::move(broken)) {}
 
@@ -31,7 +31,7 @@ class StepGate {
   // has entered the step already.
   bool enter(int64_t step) {
     std::unique_lock<std::mutex> lock(mutex_);
-    while (frozen_ && step > furthest_ && !(broken_ && broken_())) {
+    while (frozen_ && step > furthest_ && !broken()) {
       changed_.wait_for(lock, kPoll);
     }
     if (step >= limit_) {
@@ -45,6 +45,9 @@ class StepGate {
     const std::lock_guard<std::mutex> lock(mutex_);
     return furthest_;
   }
+
+  // Whether the run has ended by an error, so that no rank need wait for anything.
+  bool broken() const { return broken_ && broken_(); }
 
   // Lets nobody into a new step until stop_after(). Returns the furthest step that a rank has
   // entered; -1 for none.

@@ -31,7 +31,19 @@ HeldStage::HeldStage(const WorkerSetup& worker, const StageSetup& setup, Communi
     accumulators = stage.new_accumulators();
   }
   if (setup.replicas.size() > 1) {
-    exchange = make_exchange(worker.rule, setup.stage, setup.replicas, communicator);
+    ExchangeSetup own{.rule = worker.rule,
+                      .rule_options = worker.rule_options,
+                      .seed = worker.seed,
+                      .stage = setup.stage,
+                      .replicas = setup.replicas,
+                      .nodes = {},
+                      .dtype = worker.dtype,
+                      .elements = stage.flat_elements()};
+    for (const int rank : setup.replicas) {
+      own.nodes.push_back(
+          worker.node_of_rank.empty() ? 0 : worker.node_of_rank.at(static_cast<std::size_t>(rank)));
+    }
+    exchange = std::make_unique<Exchange>(own, communicator);
     if (!buffers.empty()) {
       buffer_group = communicator.group(setup.replicas);
     }

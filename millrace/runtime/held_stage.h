@@ -44,6 +44,12 @@ struct HeldStage {
   std::unique_ptr<Exchange> exchange;   // null for a single replica
   std::unique_ptr<Group> buffer_group;  // of the replicas, where there are buffers; else null
 
+  // The weights that the replicas agree on; undefined where these are their own newest. Collective
+  // over the replicas.
+  at::Tensor settled() {
+    return exchange == nullptr ? at::Tensor() : exchange->settle(versions.newest());
+  }
+
   // Gives all replicas the mean of their buffers, each weighing by what it saw since the last time.
   // Collective over the replicas.
   void average_buffers();

@@ -30,7 +30,8 @@ struct UpdateFactors {
   double samples = 1;  // of the whole update, over all replicas and microbatches: the only division
                        // that there is
   double lr = 0;
-  double clip = 1;  // on the mean gradient: below 1 where its norm was too large
+  double clip = 1;          // on the mean gradient: below 1 where its norm was too large
+  bool delta_only = false;  // `target` gets what would be added to the weights; not `current` then
 };
 
 // A flat buffer of state by its lasting name: "velocity", "m".
@@ -44,8 +45,9 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   // In one pass over the buffers: g = gradient_sum / samples x clip, the state, a delta,
-  // target = current + delta, gradient_sum = 0. The delta is rounded before it is added: two
-  // programs that agree on it agree on the weights bit for bit. `target` may be `current` itself.
+  // target = current + delta (or delta alone), gradient_sum = 0. The delta is rounded before it is
+  // added: two programs that agree on it agree on the weights bit for bit. `target` may be
+  // `current` itself.
   // Padding is zero and stays so.
   virtual void update(const at::Tensor& current, at::Tensor& target, at::Tensor& gradient_sum,
                       const UpdateFactors& factors) = 0;

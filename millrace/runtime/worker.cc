@@ -41,7 +41,15 @@ int64_t Worker::train(const TrainSegment& segment) {
     held->versions.start(actions, held->index, segment.lowered->flush);
   }
   Training handler(*this, segment);
-  return interpret(*segment.lowered, rank, segment.num_steps, handler);
+  handler.begin();
+  // At most: a replica that does all the others' parts, too.
+  const int64_t most_steps =
+      segment.dealer == nullptr
+          ? segment.num_steps
+          : segment.num_steps * static_cast<int64_t>(setup_.stages.front().replicas.size());
+  const int64_t steps = interpret(*segment.lowered, rank, most_steps, handler);
+  handler.finish();
+  return steps;
 }
 
 LossSums Worker::evaluate(const LoweredSchedule& lowered, const Feed& feed) {
@@ -50,9 +58,9 @@ LossSums Worker::evaluate(const LoweredSchedule& lowered, const Feed& feed) {
   return handler.sums();
 }
 
-void Worker::finish(const Action& action, int64_t samples, double start_s) const {
+void Worker::finish(const Action& action, int64_t step, int64_t samples, double start_s) const {
   if (setup_.device) {
-    setup_.device->finish(action, samples, start_s);
+    setup_.device->finish(action, step, samples, start_s);
   }
 }
 

@@ -17,6 +17,7 @@
 #include "millrace/core/schedule.h"
 #include "millrace/model/model.h"
 #include "millrace/runtime/board.h"
+#include "millrace/runtime/dealer.h"
 #include "millrace/runtime/emulated_device.h"
 #include "millrace/runtime/feed.h"
 #include "millrace/runtime/gate.h"
@@ -43,7 +44,9 @@ struct WorkerSetup {
   std::vector<int> stage_of_layer;  // of every layer of the model
   std::vector<int> used_ranks;      // of all stages, ascending; needed for train.clip_norm
   std::string rule = "bsp";
-  TrainConfig train;  // its optimizer and clip_norm
+  Value rule_options = Value::map();
+  std::vector<int> node_of_rank;  // of every rank of the run; empty: all on one
+  TrainConfig train;              // its optimizer and clip_norm
   Recompute recompute = Recompute::kNothing;
   uint64_t seed = 1;
   at::ScalarType dtype = at::kFloat;
@@ -64,6 +67,7 @@ struct TrainSegment {
   const LoweredSchedule* lowered = nullptr;
   const Feed* feed = nullptr;
   int64_t num_steps = 0;
+  Dealer* dealer = nullptr;  // null: every replica takes its own part of each step
   const LrSchedule* lr = nullptr;
   int64_t first_step = 0;  // the run's number of the segment's step 0: keys random draws, and `lr`
   StepGate* gate = nullptr;
@@ -78,12 +82,12 @@ class Worker {
   Worker(const WorkerSetup& setup, Communicator& communicator);
   ~Worker();
 
-  // Runs the rank's actions; returns the number of steps done. Errors carry rank, stage,
-  // microbatch, action.
+  // Runs the rank's actions; returns the number of steps of its own that it did. Errors carry rank,
+  // stage, microbatch, action.
   int64_t train(const TrainSegment& segment);
 
-  // Forward-only over microbatches 0..num_microbatches-1 of the feed; sums of the last stage's
-  // rank, zeros elsewhere.
+  // Forward-only on the newest weights over microbatches 0..num_microbatches-1 of the feed; sums of
+  // the last stage's rank, zeros elsewhere.
   LossSums evaluate(const LoweredSchedule& lowered, const Feed& feed);
 
   // One of the rank's stages. Throws kInternal for another one.
@@ -97,7 +101,7 @@ class Worker {
   class Training;
   class Evaluation;
   // Waits until the action would end on the emulated device, if there is one.
-  void finish(const Action& action, int64_t samples, double start_s) const;
+  void finish(const Action& action, int64_t step, int64_t samples, double start_s) const;
 
   WorkerSetup setup_;
   Communicator* communicator_;

@@ -33,6 +33,38 @@ int64_t taken_bytes(const Plan& plan, const Profile& profile, int stage) {
   return bytes;
 }
 
+constexpr int64_t kElementBytes = 4;
+
+// The gradient's pieces of a stage whose layers stand in the order of its flat buffer: a backward
+// runs them from the last to the first. Recomputing comes before it all, or before each layer's.
+std::vector<GradientPiece> pieces_of(const std::vector<const LayerProfile*>& layers,
+                                     Recompute recompute) {
+  const auto element_at = [](int64_t bytes) { return (bytes + kElementBytes - 1) / kElementBytes; };
+  int64_t bytes = 0;
+  double whole_s = 0;
+  double half_s = 0;
+  for (const LayerProfile* layer : layers) {
+    bytes += layer->parameter_bytes;
+    whole_s += recompute == Recompute::kStage ? layer->forward_s : 0;
+  }
+  std::vector<GradientPiece> pieces;
+  for (auto at = layers.rbegin(); at != layers.rend(); ++at) {
+    const LayerProfile& layer = **at;
+    whole_s += layer.backward_s() + (recompute == Recompute::kLayer ? layer.forward_s : 0);
+    half_s += layer.weight_gradient_s;
+    const int64_t end = element_at(bytes);
+    bytes -= layer.parameter_bytes;
+    if (const Range range{element_at(bytes), end}; range.size() > 0) {
+      pieces.push_back({range, whole_s, half_s});
+    }
+  }
+  for (GradientPiece& piece : pieces) {
+    piece.done = whole_s > 0 ? piece.done / whole_s : 1;
+    piece.half_done = half_s > 0 ? piece.half_done / half_s : 1;
+  }
+  return pieces;
+}
+
 }  // namespace
 
 std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
@@ -61,6 +93,7 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
   std::vector<StageCost> costs;
   for (int s = 0; s < plan.num_stages(); ++s) {
     StageCost cost;
+    std::vector<const LayerProfile*> own;
     int64_t largest_layer_bytes = 0;
     // Whether what the layer takes was made on other ranks.
     const auto starts_here = [&](const LayerProfile& layer) {
@@ -82,6 +115,7 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
             .at_stage(s);
       }
       const LayerProfile& layer = *found->second;
+      own.push_back(&layer);
       cost.forward_s += layer.forward_s;
       cost.input_gradient_s += layer.input_gradient_s;
       cost.weight_gradient_s += layer.weight_gradient_s;
@@ -105,7 +139,8 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
           plan.recompute == Recompute::kStage ? cost.stash_bytes : scaled(largest_layer_bytes);
       cost.stash_bytes = scaled(taken_bytes(plan, profile, s));
     }
-    costs.push_back(cost);
+    cost.pieces = pieces_of(own, plan.recompute);
+    costs.push_back(std::move(cost));
   }
   return costs;
 }

@@ -11,11 +11,15 @@
 #include "millrace/schedule/registry.h"
 #include "millrace/sim/internal/engine.h"
 #include "millrace/sim/internal/memory.h"
+#include "millrace/sim/internal/run_list.h"
 
 namespace millrace {
 namespace {
 
 using internal::RankRun;
+
+// Steps simulated with a flush where one does not stand for all.
+constexpr int64_t kStepsOfUnlikeOnes = 60;
 
 struct Span {
   double first_s = std::numeric_limits<double>::infinity();
@@ -84,17 +88,79 @@ double steady_period_s(const std::vector<RankRun>& runs, const LoweredSchedule& 
   return done_s[0];
 }
 
+// Mean time between the ends of successive steps over the later two thirds.
+double mean_period_s(const std::vector<RankRun>& runs, int64_t num_steps) {
+  std::vector<double> done_s(static_cast<std::size_t>(num_steps), 0.0);
+  for (const RankRun& run : runs) {
+    for (std::size_t i = 0; i < run.actions.size(); ++i) {
+      double& last_s = done_s[static_cast<std::size_t>(run.actions[i].step)];
+      last_s = std::max(last_s, run.trace.events[i].end_s);
+    }
+  }
+  const int64_t first = num_steps / 3;
+  return (done_s.back() - done_s[static_cast<std::size_t>(first)]) /
+         static_cast<double>(num_steps - 1 - first);
+}
+
+// The same of parts on demand: a step is done with every so many parts, in the order in which whole
+// copies are done with them.
+double mean_period_on_demand_s(const std::vector<RankRun>& runs, const LoweredSchedule& lowered,
+                               int64_t num_steps) {
+  std::vector<std::vector<double>> done_s(lowered.stage_ranks.front().size());  // by copy
+  for (std::size_t stage = 0; stage < lowered.stage_ranks.size(); ++stage) {
+    for (std::size_t copy = 0; copy < done_s.size(); ++copy) {
+      const int rank = lowered.stage_ranks[stage][copy];
+      const std::size_t size = lowered.ranks[rank].size();
+      const std::vector<TraceEvent>& events = runs[rank].trace.events;
+      done_s[copy].resize(events.size() / size);
+      for (std::size_t step = 0; step < done_s[copy].size(); ++step) {
+        double& last_s = done_s[copy][step];
+        last_s = std::max(last_s, events[(step + 1) * size - 1].end_s);
+      }
+    }
+  }
+  std::vector<double> all_s;
+  for (const std::vector<double>& own_s : done_s) {
+    all_s.insert(all_s.end(), own_s.begin(), own_s.end());
+  }
+  std::sort(all_s.begin(), all_s.end());
+  const int64_t first = num_steps / 3;
+  const std::size_t parts = static_cast<std::size_t>(first + 1) * done_s.size();
+  return (all_s.back() - all_s[parts - 1]) / static_cast<double>(num_steps - 1 - first);
+}
+
+double last_end_s(const std::vector<RankRun>& runs) {
+  double last_s = 0;
+  for (const RankRun& run : runs) {
+    last_s = std::max(last_s, run.ended_s);
+  }
+  return last_s;
+}
+
 }  // namespace
 
 Simulation simulate(const SimulationInput& input) {
   std::vector<RankRun> runs = internal::Engine(input).run();
   const bool flush = input.lowered.flush;
-  const int64_t measured_steps = flush ? 1 : input.num_steps;
+  const bool alike =
+      !input.on_demand && internal::steps_are_alike(input.lowered, internal::traits_of_rule(input));
+  const int64_t measured_steps = flush && alike ? 1 : input.num_steps;
+  Span whole = span_of(runs, input.num_steps, false);
+  whole.last_s = std::max(whole.last_s, last_end_s(runs));
 
   Simulation simulation;
   simulation.window_s = span_of(runs, measured_steps, true).length_s();
-  simulation.step_s = flush ? span_of(runs, 1, false).length_s()
-                            : steady_period_s(runs, input.lowered, input.num_steps);
+  if (!flush) {
+    simulation.step_s = steady_period_s(runs, input.lowered, input.num_steps);
+  } else if (input.num_steps == 1) {
+    simulation.step_s = whole.length_s();
+  } else if (alike) {
+    simulation.step_s = span_of(runs, 1, false).length_s();
+  } else {
+    simulation.step_s = input.on_demand
+                            ? mean_period_on_demand_s(runs, input.lowered, input.num_steps)
+                            : mean_period_s(runs, input.num_steps);
+  }
   for (RankRun& run : runs) {
     RankSimulation rank;
     rank.busy_s = busy_s(run, measured_steps);
@@ -120,7 +186,7 @@ Simulation simulate(const SimulationInput& input) {
   simulation.trace.source = "simulated";
   simulation.trace.num_steps = input.num_steps;
   simulation.trace.step_s = simulation.step_s;
-  simulation.trace.window_s = span_of(runs, input.num_steps, false).length_s();
+  simulation.trace.window_s = whole.length_s();
   for (RankRun& run : runs) {
     simulation.trace.ranks.push_back(std::move(run.trace));
   }
@@ -135,9 +201,14 @@ int64_t steady_steps(int num_ranks, int64_t round_steps) {
                               : std::max(kMostSteps, least);
 }
 
+int64_t representative_steps(const LoweredSchedule& lowered, const std::string& rule) {
+  return lowered.flush && !internal::steps_are_alike(lowered, find_rule(rule).traits)
+             ? kStepsOfUnlikeOnes
+             : 1;
+}
+
 Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster& cluster,
-                         int64_t batch, const std::string& policy, int optimizer_buffers,
-                         bool clips, const AllReduceSeconds& all_reduce_s) {
+                         int64_t batch, const PlanSimulation& run) {
   if (plan.stages.empty() || plan.stages[0].ranks.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "expected a plan of at least one stage with a rank, found none");
@@ -146,23 +217,37 @@ Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("expected a batch of at least 1 sample, found {}", batch));
   }
-  const Schedule schedule = make_schedule(plan.schedule, schedule_config(plan), policy);
+  const Schedule schedule = make_schedule(plan.schedule, schedule_config(plan), run.policy);
   const std::vector<StageLink> links = stage_links(plan, profile.edges);
   int64_t num_steps = 1;
   if (!schedule.flush) {
     const int64_t round = schedule.period_microbatches / schedule.num_microbatches;
     num_steps = steady_steps(plan.num_used_ranks(), round);
   }
-  const LoweredSchedule lowered = lower(schedule, plan, num_steps, links, clips);
+  const LoweredSchedule lowered = lower(schedule, plan, num_steps, links, run.clips);
   const double samples = samples_per_part(schedule, batch);
   SimulationInput input{.lowered = lowered,
                         .costs = stage_costs(plan, profile, samples),
                         .cluster = cluster,
                         .rule = plan.rule,
                         .num_steps = num_steps,
-                        .optimizer_buffers = optimizer_buffers};
+                        .optimizer_buffers = run.optimizer_buffers};
+  if (schedule.flush) {
+    input.num_steps = run.on_demand ? kStepsOfUnlikeOnes : representative_steps(lowered, plan.rule);
+  }
+  for (StageCost& cost : input.costs) {
+    if (!run.overlaps) {
+      cost.pieces.clear();
+    }
+  }
+  input.batch = static_cast<double>(batch);
+  input.rule_options = plan.rule_options;
+  input.node_of_rank = run.node_of_rank;
+  input.seed = run.seed;
   input.link_bytes = link_bytes(plan, profile, links, samples);
-  input.all_reduce_s = all_reduce_s;
+  input.all_reduce_s = run.all_reduce_s;
+  input.on_demand = run.on_demand;
+  input.slowdown = run.slowdown;
   return simulate(input);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "millrace/exchange/tensor_port.h"
 #include "millrace/model/stage.h"
 #include "millrace/sim/simulate.h"
 #include "millrace/train/session.h"
@@ -15,6 +16,7 @@ EmulationConfig emulation_config(const EmulateConfig& config, const Cluster& clu
                                  bool measured) {
   EmulationConfig result;
   result.time_scale = config.time_scale;
+  result.spells = config;
   if (!config.profile.empty()) {
     result.profile = profile_from(read_document(config.profile));
   }
@@ -72,7 +74,15 @@ EmulatedDevice Emulation::device(int rank) const {
       seconds[stage] = stages_.at(static_cast<std::size_t>(stage)).seconds;
     }
   }
-  return {seconds, config_.time_scale / config_.cluster.speed_of(rank), abort_, network_.spin_s};
+  EmulatedDevice device(seconds, config_.time_scale / config_.cluster.speed_of(rank), abort_,
+                        network_.spin_s);
+  if (config_.spells.spell_steps > 0) {
+    const auto workers = static_cast<int>(rank_stages_.size());
+    device.set_spells([spells = config_.spells, rank, workers](int64_t step) {
+      return spell_slowdown(spells, rank, workers, step);
+    });
+  }
+  return device;
 }
 
 double Emulation::timeout_s(double configured_s) const {
@@ -131,6 +141,9 @@ void Emulation::find_tensors(const std::vector<std::vector<int>>& layers, const 
 double Emulation::message_bytes(const MessageTag& tag, const at::Tensor& tensor) const {
   if (!tensor.defined()) {
     return 0;
+  }
+  if (tag.kind == kRuleMessage) {
+    return reduction_bytes(tag.stage, tensor.narrow(0, 0, TensorPort::vector_elements(tensor)));
   }
   const auto [first, second] = std::minmax(tag.stage, tag.to_stage);
   return sample_bytes_.at({first, second}).at(static_cast<std::size_t>(tag.tensor)) *

@@ -26,6 +26,7 @@ struct EmulationConfig {
   double time_scale = 1;
   std::optional<Profile> profile;  // to wait by; without, the model computes
   Cluster cluster;                 // devices' speeds; links, those that are not shaped being free
+  EmulateConfig spells;            // for spell_slowdown()
 };
 
 // From [emulate] and the cluster that the prediction is made for; `measured` when that was measured

@@ -95,6 +95,91 @@ class Preparation {
     }
   }
 
+  // Those of [rule], and where a rule makes the optimizer's step itself, its momentum and decay.
+  Value rule_options() const {
+    const RuleEntry& rule = find_rule(parallel().rule);
+    Value options = job_.config.rule_options;
+    const Value settled = settle_rule(rule, options).values();
+    const Value* density = settled.find("density");
+    if (rule.name != "gradient-flow" || density == nullptr || density->number >= 1) {
+      return options;
+    }
+    if (train().optimizer != "sgd") {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("rule gradient-flow with density below 1 makes steps of SGD with "
+                              "momentum itself; set optimizer = \"sgd\" in place of \"{}\", or "
+                              "density = 1",
+                              train().optimizer))
+          .at_key("train.optimizer");
+    }
+    if (settled.find("momentum")->number < 0) {
+      options.set("momentum", Value::of(train().momentum.value_or(0)));
+    }
+    if (settled.find("decay")->number < 0) {
+      options.set("decay", Value::of(train().weight_decay.value_or(0)));
+    }
+    return options;
+  }
+
+  // What the rule cannot do with this plan, and what is worth knowing.
+  void check_rule() {
+    const RuleEntry& rule = find_rule(job_.plan.rule);
+    int most = 1;
+    for (const PlanStage& stage : job_.plan.stages) {
+      const auto replicas = static_cast<int>(stage.ranks.size());
+      most = std::max(most, replicas);
+      if (replicas > 1) {
+        RuleConfig config;
+        config.num_members = replicas;
+        config.options = settle_rule(rule, job_.plan.rule_options);
+        rule.make(config);
+      }
+    }
+    if (most == 1) {
+      if (rule.name != "bsp") {
+        note(fmt::format("rule {} has nothing to do: no stage has replicas", rule.name));
+      }
+      return;
+    }
+    if (train().clip_norm && !rule.traits.sums_gradients) {
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("clip_norm needs the norm of the sum over all replicas, which rule {} "
+                      "does not make in each update; leave clip_norm out, or set rule = "
+                      "\"bsp\"",
+                      rule.name))
+          .at_key("train.clip_norm");
+    }
+    const bool adaptive = train().optimizer != "sgd";
+    if (adaptive && !rule.traits.sums_gradients) {
+      note(
+          fmt::format("optimizer {} is not linear in the gradient: where rule {} gives it each "
+                      "replica's own, what it makes of them differs from one process",
+                      train().optimizer, rule.name));
+    }
+    if (parallel().deal == "on-demand") {
+      if (!rule.traits.any_pace) {
+        throw Error(ErrorCode::kUnsupported,
+                    fmt::format("deal = \"on-demand\" lets replicas do unequal numbers of updates, "
+                                "and rule {} needs equal ones; set deal = \"fixed\"",
+                                rule.name))
+            .at_key("parallel.deal");
+      }
+      if (spans_processes()) {
+        throw Error(ErrorCode::kUnsupported,
+                    "deal = \"on-demand\" is for ranks of one process; leave --processes out, or "
+                    "set deal = \"fixed\"")
+            .at_key("parallel.deal");
+      }
+    }
+    if (!rule.traits.equal_replicas) {
+      note(
+          fmt::format("rule {}: replicas hold weights of their own; evaluations and checkpoints "
+                      "use those they agree on, and --resume starts all replicas from them",
+                      rule.name));
+    }
+  }
+
   // Says when running statistics move, where that depends on the microbatches.
   void check_batch_norm() {
     const bool deferred = train().batch_norm == "deferred";
@@ -140,6 +225,7 @@ class Preparation {
   void apply_config(Plan& plan) const {
     plan.schedule = parallel().schedule;
     plan.rule = parallel().rule;
+    plan.rule_options = rule_options();
     plan.microbatches = parallel().microbatches;
     plan.update = parallel().update;
     plan.recompute = parallel().recompute;
@@ -439,6 +525,7 @@ class Preparation {
       job_.plan.one_worker_minibatch_s = formula.one_worker_minibatch_s;
       job_.plan.minibatch_s = pipedream_minibatch_s(job_.plan, minibatch, job_.cluster);
     }
+    check_rule();
     // Into microbatches, and over replicas or copies unless each takes whole minibatches.
     const int64_t replicas =
         make_schedule(job_.plan.schedule, schedule_config(job_.plan)).num_microbatches /
@@ -452,8 +539,7 @@ class Preparation {
                        ? whole
                        : profile_for(samples_per_part(replicas), job_.plan.num_used_ranks());
     job_.predicted =
-        simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch, parallel().policy,
-                      num_optimizer_buffers(), train().clip_norm.has_value(), all_reduce_s());
+        simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch, of_this_run());
     job_.plan.memory.clear();
     for (std::size_t rank = 0; rank < job_.predicted.ranks.size(); ++rank) {
       const MemoryUse& memory = job_.predicted.ranks[rank].memory;
@@ -470,6 +556,26 @@ class Preparation {
     job_.alternatives.push_back(
         {"this plan", describe(job_.plan), job_.predicted.step_s, job_.plan.minibatch_s});
     add_alternatives(request, whole);
+  }
+
+  PlanSimulation of_this_run() const {
+    PlanSimulation run{.policy = parallel().policy,
+                       .optimizer_buffers = num_optimizer_buffers(),
+                       .clips = train().clip_norm.has_value(),
+                       .all_reduce_s = all_reduce_s(),
+                       .seed = train().seed,
+                       .overlaps = !job_.config.emulate,
+                       .on_demand = parallel().deal == "on-demand"};
+    for (int rank = 0; rank < parallel().workers; ++rank) {
+      run.node_of_rank.push_back(options_.world == nullptr ? 0 : options_.world->process_of(rank));
+    }
+    if (job_.config.emulate && job_.config.emulate->spell_steps > 0) {
+      run.slowdown = [emulate = *job_.config.emulate, workers = parallel().workers](int rank,
+                                                                                    int64_t step) {
+        return spell_slowdown(emulate, rank, workers, step);
+      };
+    }
+    return run;
   }
 
   bool deals() const { return find_schedule(parallel().schedule).builtin->deals; }
@@ -526,9 +632,12 @@ class Preparation {
         plan.schedule = "1f1b";
       }
       // Without its own policy: the alternative may run under another schedule.
+      PlanSimulation alternative = of_this_run();
+      alternative.policy.clear();
+      alternative.clips = false;
+      alternative.optimizer_buffers = 1;
       const double predicted_s =
-          simulate_plan(plan, whole, job_.cluster, train().batch, "", 1, false, all_reduce_s())
-              .step_s;
+          simulate_plan(plan, whole, job_.cluster, train().batch, alternative).step_s;
       job_.alternatives.push_back({choice.name, describe(plan), predicted_s, plan.minibatch_s});
     }
     const double own_s = job_.alternatives.front().predicted_s;
@@ -603,6 +712,18 @@ Job prepare(const RunConfig& config, const PrepareOptions& options) {
 
 namespace {
 
+// "easgd: tau 10, alpha 0.5; parts dealt on demand"
+std::string describe_rule(const Job& job) {
+  std::string text = job.plan.rule;
+  const Value options = settle_rule(find_rule(job.plan.rule), job.plan.rule_options).values();
+  const char* separator = ": ";
+  for (const auto& [key, value] : options.object) {
+    text += fmt::format("{}{} {}", std::exchange(separator, ", "), key,
+                        value.kind == Value::Kind::kString ? value.string : to_json(value, -1));
+  }
+  return job.config.parallel.deal == "on-demand" ? text + "; parts dealt on demand" : text;
+}
+
 // "adam: lr 0.001, cosine after 100 warm-up steps; beta1 0.9, ..."
 std::string describe_optimizer(const TrainConfig& config) {
   std::string text = fmt::format("{}: lr {}, {}", config.optimizer, config.lr, config.lr_schedule);
@@ -635,7 +756,7 @@ std::string describe(const Job& job) {
       "batch     {}\n",
       batch_equation(config.train.batch, config.parallel.microbatches, job.num_split_replicas));
   text += fmt::format("optimizer {}\n", describe_optimizer(config.train));
-  text += fmt::format("schedule  {}, rule {}\n", job.plan.schedule, job.plan.rule);
+  text += fmt::format("schedule  {}, rule {}\n", job.plan.schedule, describe_rule(job));
   text += fmt::format("plan      {} (by {})\n\n", describe(job.plan), job.plan.planner);
   TextTable alternatives({"predicted", "step", "samples/s", "formula", "stages"});
   for (const Alternative& row : job.alternatives) {

@@ -6,7 +6,9 @@
 #include <atomic>
 #include <exception>
 #include <map>
+#include <mutex>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "millrace/base/document.h"
 #include "millrace/base/text.h"
 #include "millrace/comm/inproc/inproc.h"
+#include "millrace/runtime/dealer.h"
 #include "millrace/runtime/team.h"
 #include "millrace/schedule/lower.h"
 #include "millrace/schedule/policy.h"
@@ -78,6 +81,38 @@ void check_backward_weights(const Model& model, const std::vector<std::vector<in
         }
       }
     }
+  }
+}
+
+// Refuses what on-demand dealing cannot do: replicas are whole copies then, each of the same
+// microbatches on all stages.
+void check_on_demand(const LoweredSchedule& lowered) {
+  std::vector<std::vector<std::vector<int64_t>>> blocks;  // by stage and replica
+  for (int stage = 0; stage < lowered.num_stages; ++stage) {
+    blocks.push_back(microbatches_by_replica(lowered, stage));
+  }
+  const bool alike = lowered.flush && std::all_of(blocks.begin(), blocks.end(), [&](const auto& b) {
+                       return b == blocks.front();
+                     });
+  const bool even =
+      std::all_of(blocks.front().begin(), blocks.front().end(),
+                  [&](const auto& block) { return block.size() == blocks.front().front().size(); });
+  bool copies = true;  // a rank that holds several stages is the same replica of all of them
+  for (std::size_t rank = 0; rank < lowered.rank_stages.size(); ++rank) {
+    for (const int stage : lowered.rank_stages[rank]) {
+      const int front = lowered.rank_stages[rank].front();
+      copies = copies && lowered.replica_of(static_cast<int>(rank), stage) ==
+                             lowered.replica_of(static_cast<int>(rank), front);
+    }
+  }
+  if (!alike || !even || !copies) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("deal = \"on-demand\" needs a schedule with a flush and as many "
+                            "replicas of every stage, each with microbatches of its own; schedule "
+                            "{} here is not of that kind; set deal = \"fixed\", or a plan of one "
+                            "stage",
+                            lowered.name))
+        .at_key("parallel.deal");
   }
 }
 
@@ -180,6 +215,10 @@ Session::Session(const SessionSetup& setup)
     }
     worker.used_ranks = used_ranks;
     worker.rule = setup_.plan.rule;
+    worker.rule_options = setup_.plan.rule_options;
+    for (int other = 0; other < setup_.plan.workers; ++other) {
+      worker.node_of_rank.push_back(world_->process_of(other));
+    }
     worker.train = setup_.train;
     worker.seed = setup_.train.seed;
     worker.dtype = setup_.model->dtype();
@@ -248,7 +287,8 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   LoweredSchedule lowered = lower(schedule, plan, schedule.flush ? 1 : num_steps, links_, clips);
   lowered.blend_lambda = setup_.blend_lambda;
   check_backward_weights(*setup_.model, stage_layers(plan, *setup_.model), lowered);
-  const Feed feed(dataset, order.epoch(epoch), setup_.train.batch, first_step,
+  const std::unique_ptr<Dataset> changed = dataset.in_epoch(setup_.train.seed, epoch);
+  const Feed feed(changed ? *changed : dataset, order.epoch(epoch), setup_.train.batch, first_step,
                   schedule.num_microbatches, setup_.model->dtype());
   const LrSchedule lr(setup_.train, order.steps_per_epoch());
   StepGate gate(lowered.round_steps, [this] { return world_->first_cause().has_value(); });
@@ -261,6 +301,12 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   segment.lr = &lr;
   segment.first_step = epoch * order.steps_per_epoch() + first_step;
   segment.gate = &gate;
+  std::optional<Dealer> dealer;
+  if (setup_.on_demand) {
+    check_on_demand(lowered);
+    dealer.emplace(num_steps, static_cast<int>(plan.stages.front().ranks.size()));
+    segment.dealer = &*dealer;
+  }
   segment.observer = observer;
   coordination_->begin(gate, board);
   segment.board = &coordination_->reporter();
@@ -329,6 +375,9 @@ int64_t Session::run_segment(const TrainSegment& segment, StepBoard& board) {
       own_steps = done;
     }
   });
+  if (segment.dealer != nullptr) {
+    own_steps = segment.gate->furthest() + 1;  // replicas do different numbers of their own
+  }
   int64_t steps = 0;
   // A process all of whose ranks are idle knows of none.
   for (const std::string& each : world_->exchange(std::to_string(own_steps), kPatienceS)) {
@@ -362,9 +411,53 @@ void Session::tell_waits(const StepHooks& hooks) {
   }
 }
 
+// What replicas agree on where their weights differ, for the stages that ranks of this process
+// hold.
+std::map<std::pair<int, int>, at::Tensor> Session::settle() {
+  std::map<std::pair<int, int>, at::Tensor> settled;  // by rank and stage
+  std::mutex mutex;
+  run([&](int rank) {
+    for (const int stage : setup_.plan.stages_of_rank(rank)) {
+      at::Tensor weights = workers_[static_cast<std::size_t>(rank)]->held(stage).settled();
+      if (weights.defined()) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        settled[{rank, stage}] = std::move(weights);
+      }
+    }
+  });
+  return settled;
+}
+
+// While it lives the ranks' newest weights are those that replicas agree on.
+class Session::SettledWeights {
+ public:
+  explicit SettledWeights(Session& session) : session_(session), weights_(session.settle()) {
+    swap();
+  }
+  ~SettledWeights() { swap(); }
+  SettledWeights(const SettledWeights&) = delete;
+  SettledWeights& operator=(const SettledWeights&) = delete;
+
+ private:
+  void swap() {
+    for (auto& [key, weights] : weights_) {
+      at::Tensor& newest = session_.workers_[static_cast<std::size_t>(key.first)]
+                               ->held(key.second)
+                               .versions.newest();
+      const at::Tensor own = newest.clone();
+      newest.copy_(weights);
+      weights = own;
+    }
+  }
+
+  Session& session_;
+  std::map<std::pair<int, int>, at::Tensor> weights_;
+};
+
 LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
                            const std::function<bool()>& stop_requested) {
   average_buffers();
+  const SettledWeights settled(*this);
   LossSums total;
   std::vector<int64_t> order(static_cast<std::size_t>(dataset.size()));
   std::iota(order.begin(), order.end(), 0);
@@ -404,11 +497,11 @@ LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
 
 namespace {
 
-// Every named tensor of a stage: per parameter its weights, then what the optimizer keeps for it.
-// Tensors that are no parameters (a layer's running statistics) join here.
+// Every named tensor of a stage: per parameter its weights, those in `flat`, then what the
+// optimizer keeps for it. Tensors that are no parameters (a layer's running statistics) join here.
 template <typename Visit>
-void visit_tensors(HeldStage& held, const Visit& visit) {
-  const WeightViews weights = held.stage.views(held.versions.newest());
+void visit_tensors(HeldStage& held, const at::Tensor& flat, const Visit& visit) {
+  const WeightViews weights = held.stage.views(flat);
   const Optimizer& optimizer = *held.optimizer;
   std::vector<WeightViews> states;
   for (const OptimizerBuffer& buffer : optimizer.state()) {
@@ -455,6 +548,7 @@ void Session::average_buffers() {
 
 std::vector<NamedTensor> Session::state() {
   average_buffers();
+  const std::map<std::pair<int, int>, at::Tensor> settled = settle();
   const int num_stages = setup_.plan.num_stages();
   // What each stage has, as its replica 0 holds it: first the weights of all, then the buffers.
   std::vector<std::vector<NamedTensor>> parts(static_cast<std::size_t>(2 * num_stages));
@@ -469,7 +563,9 @@ std::vector<NamedTensor> Session::state() {
       parts[static_cast<std::size_t>(p)].push_back(std::move(tensor));
     };
     if (p < num_stages) {
-      visit_tensors(held(stage), add);
+      const auto found = settled.find({rank_of(stage, 0), stage});
+      visit_tensors(held(stage),
+                    found == settled.end() ? held(stage).versions.newest() : found->second, add);
     } else {
       visit_buffers(held(stage), add);
     }
@@ -533,7 +629,7 @@ bool Session::load(const std::string& name, const at::Tensor& value) {
   for (int stage = 0; stage < setup_.plan.num_stages(); ++stage) {
     for (int replica = 0; replica < num_replicas(stage); ++replica) {
       if (is_here(rank_of(stage, replica))) {
-        visit_tensors(held(stage, replica), copy);
+        visit_tensors(held(stage, replica), held(stage, replica).versions.newest(), copy);
         visit_buffers(held(stage, replica), copy);
       }
     }

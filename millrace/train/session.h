@@ -7,8 +7,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "millrace/comm/world.h"
@@ -35,6 +37,7 @@ struct SessionSetup {
   double blend_lambda = 1;  // of policy blend
   TrainConfig train;
   double timeout_s = 60;                       // deadline of every wait on another rank
+  bool on_demand = false;                      // [parallel] deal; one process only
   bool divide_twice = false;                   // `verify --break scale`
   const EmulationConfig* emulation = nullptr;  // null: real devices; read by the constructor only
   bool measures_stash = false;                 // for Worker::peak_stash_bytes
@@ -76,17 +79,17 @@ class Session {
   int64_t train(const Dataset& dataset, const SampleOrder& order, int64_t epoch, int64_t first_step,
                 int64_t num_steps, const StepHooks& hooks, UpdateObserver* observer = nullptr);
 
-  // Every sample exactly once, `batch` at a time, through the pipeline; sums over all, in every
-  // process.
+  // Every sample exactly once, `batch` at a time, through the pipeline, on the weights that the
+  // replicas agree on; sums over all, in every process. Training then goes on from its own.
   LossSums evaluate(const Dataset& dataset, int64_t batch,
                     const std::function<bool()>& stop_requested = {});
 
   // Whether any process says yes.
   bool agree(bool own);
 
-  // All weights and what the optimizer keeps for each, in model order, then all buffers, from
-  // replica 0 of each stage. Replicas hold the average of their buffers afterwards. In a process
-  // that does not lead: what its ranks bring.
+  // All weights, as the replicas agree on them, and what the optimizer keeps for each, in model
+  // order, then all buffers, from replica 0 of each stage. Replicas hold the average of their
+  // buffers afterwards. In a process that does not lead: what its ranks bring.
   std::vector<NamedTensor> state();
   // Copies one tensor into every replica of this process; false when no stage here knows the name.
   // Shape and dtype must fit.
@@ -105,6 +108,8 @@ class Session {
   int64_t run_segment(const TrainSegment& segment, StepBoard& board);
   void tell_waits(const StepHooks& hooks);
   void average_buffers();
+  class SettledWeights;
+  std::map<std::pair<int, int>, at::Tensor> settle();
   void gather_state(std::vector<std::vector<NamedTensor>>& parts, const std::string& names);
   int num_replicas(int stage) const;
   int rank_of(int stage, int replica) const;

@@ -65,6 +65,7 @@ class Run {
                   .blend_lambda = job.config.parallel.blend_lambda,
                   .train = job.config.train,
                   .timeout_s = job.config.parallel.timeout_s,
+                  .on_demand = job.config.parallel.deal == "on-demand",
                   .emulation = job.emulation_or_null()}),
         time_scale_(job.emulation ? job.emulation->time_scale : 1),
         speed_(time_scale_) {

@@ -1,14 +1,10 @@
 #include "millrace/train/verify.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/equal.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <map>
-#include <mutex>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -16,96 +12,22 @@
 
 #include "millrace/core/lr_schedule.h"
 #include "millrace/schedule/registry.h"
+#include "millrace/train/internal/comparison.h"
+#include "millrace/train/internal/recorded_run.h"
 #include "millrace/train/oracle.h"
 #include "millrace/train/replay_oracle.h"
+#include "millrace/train/rule_oracle.h"
 #include "millrace/train/session.h"
 
 namespace millrace {
 namespace {
 
+using internal::Comparison;
+using internal::RecordedRun;
+using internal::relative_difference;
+
 // Equal sums in another order differ in the last bits only; DESIGN's bound for float64.
 constexpr double kFlushTolerance = 1e-9;
-
-// Copies what every update of the run read and made.
-class Recording final : public UpdateObserver {
- public:
-  struct Update {
-    at::Tensor mean_gradient;
-    at::Tensor before;
-    at::Tensor after;
-  };
-
-  void before_update(int stage, int replica, int64_t step, const at::Tensor& gradient_sum,
-                     double samples, const at::Tensor& before) override {
-    Update update{gradient_sum.div(samples), before.clone(), {}};
-    const std::lock_guard<std::mutex> lock(mutex_);
-    updates_[{step, stage, replica}] = std::move(update);
-  }
-
-  void after_update(int stage, int replica, int64_t step, const at::Tensor& after) override {
-    at::Tensor copy = after.clone();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    updates_.at({step, stage, replica}).after = std::move(copy);
-  }
-
-  // Null when the stage did not update after that step.
-  const Update* find(int64_t step, int stage, int replica) const {
-    const auto found = updates_.find({step, stage, replica});
-    return found == updates_.end() ? nullptr : &found->second;
-  }
-
- private:
-  struct Key {
-    int64_t step;
-    int stage;
-    int replica;
-    auto operator<=>(const Key&) const = default;
-  };
-  std::mutex mutex_;
-  std::map<Key, Update> updates_;
-};
-
-// max|a-b| / max|b|; infinite when one side is not finite and the other differs.
-double relative_difference(const at::Tensor& a, const at::Tensor& b) {
-  if (a.numel() == 0 || at::equal(a, b)) {
-    return 0;
-  }
-  const double difference = a.sub(b).abs().max().item<double>();
-  const double scale = b.abs().max().item<double>();
-  const double relative = scale > 0 ? difference / scale : difference;
-  return std::isfinite(relative) ? relative : std::numeric_limits<double>::infinity();
-}
-
-double relative_difference(double a, double b) {
-  if (a == b) {
-    return 0;
-  }
-  const double relative = b != 0 ? std::abs(a - b) / std::abs(b) : std::abs(a - b);
-  return std::isfinite(relative) ? relative : std::numeric_limits<double>::infinity();
-}
-
-class Comparison {
- public:
-  Comparison(VerifyResult& result, double tolerance) : result_(result), tolerance_(tolerance) {}
-
-  void tensor(int64_t step, int stage, const std::string& layer, const std::string& what,
-              const at::Tensor& run, const at::Tensor& oracle) {
-    note(step, stage, layer, what, relative_difference(run, oracle));
-  }
-
-  void note(int64_t step, int stage, const std::string& layer, const std::string& what,
-            double relative) {
-    ++result_.compared;
-    result_.max_relative_difference = std::max(result_.max_relative_difference, relative);
-    if (relative > tolerance_ && !result_.first_difference) {
-      result_.first_difference = Difference{step, stage, layer, what, relative};
-    }
-  }
-
- private:
-  VerifyResult& result_;
-  double tolerance_;
-};
 
 int weighted_layers(const Model& model, const std::vector<int>& layers) {
   int count = 0;
@@ -158,21 +80,28 @@ class Verification {
   Verification(Job job, const VerifyOptions& options)
       : job_(std::move(job)),
         options_(options),
-        order_(job_.data.train->size(), job_.config.train.batch, job_.config.train.seed) {}
+        order_(job_.data.train->size(), job_.config.train.batch, job_.config.train.seed),
+        changed_(job_.data.train->in_epoch(job_.config.train.seed, 0)) {}
 
   VerifyResult run() {
     const Schedule schedule =
         make_schedule(job_.plan.schedule, schedule_config(job_.plan), job_.config.parallel.policy);
     apply_fault(schedule);
+    check_rule(schedule);
     const int64_t steps_per_epoch = order_.steps_per_epoch();
     result_.steps = std::min(options_.steps, steps_per_epoch);
     first_step_ = steps_per_epoch - result_.steps;
+    if (has_own_law()) {
+      rule_oracle_.emplace(job_, schedule, order_, first_step_, result_.steps);
+    }
     train();
     // Compared on a thread of its own, so that the caller's number of intra-op threads stays as it
     // is.
     std::thread([&] {
       at::set_num_threads(1);
-      if (schedule.flush) {
+      if (rule_oracle_) {
+        compare_by_rule();
+      } else if (schedule.flush) {
         compare_whole_batch(schedule.num_microbatches);
       } else {
         compare_delayed(schedule);
@@ -183,6 +112,25 @@ class Verification {
   }
 
  private:
+  // Whether replicas exchange anything but sums of gradients.
+  bool has_own_law() const { return job_.plan.rule != "bsp" && job_.plan.max_replicas() > 1; }
+
+  void check_rule(const Schedule& schedule) const {
+    if (job_.config.parallel.deal == "on-demand") {
+      throw Error(ErrorCode::kUnsupported,
+                  "verify compares with samples dealt as the plan says, and deal = \"on-demand\" "
+                  "deals them to whoever asks first; set deal = \"fixed\"")
+          .at_key("parallel.deal");
+    }
+    if (has_own_law() && !schedule.flush) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("verify knows rule {} under schedules with a flush, and {} has none; "
+                              "set schedule = \"1f1b\", or rule = \"bsp\"",
+                              job_.plan.rule, schedule.name))
+          .at_key("parallel.rule");
+    }
+  }
+
   void apply_fault(const Schedule& schedule) {
     policy_ = job_.config.parallel.policy;
     if (options_.fault == Break::kStash) {
@@ -220,9 +168,14 @@ class Verification {
     }
   }
 
+  // The first epoch's.
+  const Dataset& trained_data() const { return changed_ ? *changed_ : *job_.data.train; }
+
   void train() {
+    Plan plan = job_.plan;
+    plan.rule_options = options_.run_rule_options.value_or(plan.rule_options);
     Session session({.model = &job_.model,
-                     .plan = job_.plan,
+                     .plan = std::move(plan),
                      .policy = policy_,
                      .blend_lambda = job_.config.parallel.blend_lambda,
                      .train = job_.config.train,
@@ -234,18 +187,20 @@ class Verification {
     const int64_t done =
         session.train(*job_.data.train, order_, 0, first_step_, result_.steps, hooks, &recording_);
     MILLRACE_CHECK(done == result_.steps, "the run did fewer steps than asked");
+    if (rule_oracle_) {
+      rule_oracle_->record(session, recording_);
+      return;
+    }
     // Stage objects die with the session; what is needed of them is copied per parameter now.
     for (int s = 0; s < job_.plan.num_stages(); ++s) {
       const std::vector<int>& ranks = job_.plan.stages[static_cast<std::size_t>(s)].ranks;
       const Stage& stage = session.held(s).stage;
       slots_.push_back(stage.slots());
-      for (int64_t step = 0; step < result_.steps; ++step) {
-        for (int replica = 0; replica < static_cast<int>(ranks.size()); ++replica) {
-          if (const Recording::Update* update = recording_.find(step, s, replica)) {
-            updates_.push_back({step, s, replica, parameters(stage, update->mean_gradient),
-                                parameters(stage, update->before),
-                                parameters(stage, update->after)});
-          }
+      for (int replica = 0; replica < static_cast<int>(ranks.size()); ++replica) {
+        for (const RecordedRun::OptimizerCall& call : recording_.calls(s, replica)) {
+          updates_.push_back({call.step, s, replica, parameters(stage, call.mean_gradient),
+                              parameters(stage, call.before),
+                              parameters(stage, recording_.after(s, replica).at(call.step))});
         }
       }
     }
@@ -337,6 +292,14 @@ class Verification {
     }
   }
 
+  void compare_by_rule() {
+    result_.oracle = rule_oracle_->text();
+    result_.tolerance = kFlushTolerance;
+    Comparison compare(result_, kFlushTolerance);
+    Comparison compare_bits(result_, 0.0);
+    rule_oracle_->check(losses_, compare, compare_bits);
+  }
+
   LrOfStep lr_of_step() const {
     const LrSchedule lr(job_.config.train, order_.steps_per_epoch());
     return [lr, first = first_step_](int64_t step) { return lr.at(first + step); };
@@ -365,7 +328,7 @@ class Verification {
       }
       const auto [indices, count] = samples(epoch, step);
       const StepFacts facts =
-          oracle.step(before, *job_.data.train, indices, count, first_step_ + step);
+          oracle.step(before, trained_data(), indices, count, first_step_ + step);
       compare_loss(compare, step, facts.loss_sum);
       for (; update != updates_.end() && update->step == step; ++update) {
         if (update->replica == 0) {
@@ -393,7 +356,7 @@ class Verification {
       const auto oracle = std::make_shared<DelayedSgdOracle>(job_.model, job_.plan, vertical_sync,
                                                              job_.config.train, lr_of_step());
       return [this, oracle](int64_t step, const int64_t* indices, int64_t count) {
-        return oracle->step(*job_.data.train, indices, count, step + 1 == result_.steps,
+        return oracle->step(trained_data(), indices, count, step + 1 == result_.steps,
                             first_step_ + step);
       };
     }
@@ -405,7 +368,7 @@ class Verification {
         job_.model, job_.plan, schedule, result_.steps, schedule.policy,
         job_.config.parallel.blend_lambda, job_.config.train, lr_of_step());
     return [this, oracle](int64_t step, const int64_t* indices, int64_t count) {
-      return oracle->step(*job_.data.train, indices, count, first_step_ + step);
+      return oracle->step(trained_data(), indices, count, first_step_ + step);
     };
   }
 
@@ -439,9 +402,11 @@ class Verification {
   Job job_;
   VerifyOptions options_;
   SampleOrder order_;
+  std::unique_ptr<Dataset> changed_;  // null: data.train as it is
   std::string policy_;
   int64_t first_step_ = 0;
-  Recording recording_;
+  RecordedRun recording_;
+  std::optional<RuleOracle> rule_oracle_;  // of a rule with a law of its own
   std::vector<LossSums> losses_;
   std::vector<std::vector<ParameterSlot>> slots_;  // of each stage
   std::vector<RunUpdate> updates_;                 // by step, stage, replica

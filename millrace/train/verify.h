@@ -1,5 +1,6 @@
 // Verify: runs some steps of a configuration on the real runtime in float64 and compares loss,
-// every gradient and every weight with one process. Says what differs first, and where.
+// every gradient and every weight with one process. Says what differs first, and where. Under other
+// rules than bsp the process follows every replica by the rule's law (rule_oracle.h).
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,9 @@ struct VerifyOptions {
   int64_t steps =
       8;  // the last ones of the first epoch, so that a smaller last batch is among them
   Break fault = Break::kNothing;
+  // [rule] keys of the run that the oracle is not told of, in place of the configuration's: a fault
+  // too, for tests of the oracles of rules.
+  std::optional<Value> run_rule_options{};
 };
 
 struct Difference {

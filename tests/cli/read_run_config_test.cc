@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"model.depth=2.5", "model.depth", "expected a whole number, found 2.5"},
         Wrong{"train.optimizer=\"adma\"", "train.optimizer", "did you mean `adam`?"},
         Wrong{"train.beta1=0.5", "train.beta1",
-              "optimizer `sgd` does not use this; adam or adamw does"},
+              "optimizer `sgd` does not use this; adam or adamw or accum-adam does"},
         Wrong{"data.name=\"fashion-mnst\"", "data.name", "did you mean `fashion-mnist`?"},
         Wrong{"data.noise=true", "data.noise", "expected a number, found true"},
         Wrong{"data.samlpes=3", "data.samlpes", "did you mean `samples`?"}),

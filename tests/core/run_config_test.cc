@@ -108,7 +108,8 @@ TEST(RunConfigTest, EffectiveConfigsReadBackTheSame) {
     train.lr = draws.positive();
     for (const OptimizerKey& key : optimizer_keys()) {
       if (draws.coin()) {
-        train.*key.member = draws.coin() ? 0.5 : 0.875;
+        const bool counts = key.range == OptimizerKey::Range::kCount;
+        train.*key.member = draws.coin() ? (counts ? 1 : 0.5) : (counts ? 12 : 0.875);
       }
     }
     train.warmup_steps = draws.between(0, 9);
@@ -182,6 +183,8 @@ TEST(RunConfigTest, RefusesValuesOutOfRange) {
   expect_refused("", "beta1 = 1", "train.beta1", "less than 1");
   expect_refused("", "beta2 = -0.5", "train.beta2", "0 or more");
   expect_refused("", "epsilon = 0", "train.epsilon", "above 0");
+  expect_refused("", "accumulate = 0", "train.accumulate", "1 or more");
+  expect_refused("", "accumulate = 2.5", "train.accumulate", "whole number");
   expect_refused("", "clip_norm = 0", "train.clip_norm", "above 0");
   expect_refused("", "warmup_steps = -1", "train.warmup_steps", "0 or more");
   expect_refused("", "keep_checkpoints = -1", "train.keep_checkpoints", "0 or more");

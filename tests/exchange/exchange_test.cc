@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "millrace/comm/inproc/inproc.h"
+#include "millrace/rule/arithmetic.h"
 #include "tests/transport/threads.h"
 
 namespace millrace {
@@ -28,19 +30,26 @@ std::vector<int> all_ranks(int num) {
   return ranks;
 }
 
-// A rule from a function, for what no builtin does.
-class Scripted final : public Rule {
- public:
-  explicit Scripted(std::function<RuleActions(const RuleEvent&)> script)
-      : script_(std::move(script)) {}
-  RuleActions on(const RuleEvent& event) override { return script_(event); }
+ExchangeSetup setup_of(int num, int64_t elements, at::ScalarType dtype = at::kDouble) {
+  ExchangeSetup setup;
+  setup.replicas = all_ranks(num);
+  setup.dtype = dtype;
+  setup.elements = elements;
+  return setup;
+}
 
- private:
-  std::function<RuleActions(const RuleEvent&)> script_;
-};
+StageTensors tensors_of(const at::Tensor& gradient, const at::Tensor& weights) {
+  return {gradient, weights, weights};
+}
 
-Exchange alone(InprocWorld& world, std::function<RuleActions(const RuleEvent&)> script) {
-  return Exchange(std::make_unique<Scripted>(std::move(script)), world.communicator(0)->group({0}));
+// Plain descent at rate 1 on the sum; the gradient is zeroed, as optimizers do.
+OptimizerStep descent() {
+  return [](const at::Tensor& current, at::Tensor& target, at::Tensor& gradient, double samples,
+            bool delta_only) {
+    const at::Tensor delta = gradient.div(-samples);
+    target.copy_(delta_only ? delta : current.add(delta));
+    gradient.zero_();
+  };
 }
 
 template <class Body>
@@ -64,22 +73,21 @@ TEST(Exchange, BspSumsOverTheReplicasAndUpdatesOnce) {
       const int num_updates = size > 10000 ? 2 : 10;
       const auto errors = run_ranks(num, [&](int rank) {
         const auto communicator = world.communicator(rank);
-        Exchange exchange(find_rule("bsp").make({num, rank}), communicator->group(all_ranks(num)));
-        at::Tensor weights = at::full({size}, 0.0, at::kDouble);
+        Exchange exchange(setup_of(num, size), *communicator);
+        const at::Tensor weights = at::full({size}, 0.0, at::kDouble);
         Transfer transfer;
+        exchange.begin(weights);
         for (int update = 1; update <= num_updates; ++update) {
-          at::Tensor gradient = at::arange(size, at::kDouble).mul_(rank + 1).add_(update);
-          exchange.reduce(gradient, transfer);
-          int num_calls = 0;
-          exchange.step([&] {
-            ++num_calls;
-            weights.sub_(gradient);
-          });
-          EXPECT_EQ(num_calls, 1);
+          const at::Tensor gradient = at::arange(size, at::kDouble).mul_(rank + 1).add_(update);
+          const Update now{update, 1, 1.0 / num, 1};
+          exchange.reduce(now, tensors_of(gradient, weights), transfer);
           EXPECT_TRUE(at::equal(
               gradient,
               at::arange(size, at::kDouble).mul_(num * (num + 1) / 2).add_(num * update)));
+          exchange.step(now, tensors_of(gradient, weights), descent(), transfer);
         }
+        exchange.finish(tensors_of({}, weights), descent(), transfer);
+        EXPECT_FALSE(exchange.settle(weights).defined());
         const double slope = -num_updates * num * (num + 1) / 2.0;
         const double shift = -num * num_updates * (num_updates + 1) / 2.0;
         EXPECT_TRUE(at::equal(weights, at::arange(size, at::kDouble).mul_(slope).add_(shift)));
@@ -101,16 +109,22 @@ TEST(Exchange, MadeByNameOverSomeRanks) {
   InprocWorld world(3, kLongS);
   const auto errors = run_ranks(3, [&](int rank) {
     const auto communicator = world.communicator(rank);
-    const std::vector<int> replicas = rank == 1 ? std::vector<int>{1} : std::vector<int>{0, 2};
-    const auto exchange = make_exchange("bsp", 0, replicas, *communicator);
-    at::Tensor gradient = at::full({5}, 1 + rank, at::kDouble);
+    ExchangeSetup setup = setup_of(1, 5);
+    setup.replicas = rank == 1 ? std::vector<int>{1} : std::vector<int>{0, 2};
+    Exchange exchange(setup, *communicator);
+    const at::Tensor gradient = at::full({5}, 1 + rank, at::kDouble);
+    const at::Tensor weights = at::zeros({5}, at::kDouble);
     Transfer transfer;
-    exchange->reduce(gradient, transfer);
-    exchange->step([] {});
+    exchange.begin(weights);
+    exchange.reduce({}, tensors_of(gradient, weights), transfer);
     EXPECT_TRUE(at::equal(gradient, at::full({5}, rank == 1 ? 2 : 4, at::kDouble)));
-    const Error unknown = error_of([&] { make_exchange("bps", 0, {rank}, *communicator); });
+    setup.rule = "bps";
+    const Error unknown = error_of([&] { Exchange(setup, *communicator); });
     EXPECT_EQ(unknown.code(), ErrorCode::kInvalidArgument);
     EXPECT_THAT(unknown.message(), HasSubstr("bsp"));
+    setup.rule = "bsp";
+    setup.rule_options.set("tau", Value::of(3));
+    EXPECT_EQ(error_of([&] { Exchange(setup, *communicator); }).key(), "rule.tau");
   });
   EXPECT_EQ(thrown(errors), "");
 }
@@ -119,10 +133,10 @@ TEST(Exchange, ReplicasOfUnlikeSizeAllHearIt) {
   InprocWorld world(2, kLongS);
   const auto errors = run_ranks(2, [&](int rank) {
     const auto communicator = world.communicator(rank);
-    Exchange exchange(find_rule("bsp").make({2, rank}), communicator->group({0, 1}));
-    at::Tensor gradient = at::full({4 + rank}, 1.0f);
+    Exchange exchange(setup_of(2, 4 + rank, at::kFloat), *communicator);
+    const at::Tensor gradient = at::full({4 + rank}, 1.0f);
     Transfer transfer;
-    exchange.reduce(gradient, transfer);
+    exchange.reduce({}, tensors_of(gradient, gradient), transfer);
   });
   for (const auto& error : errors) {
     ASSERT_TRUE(error.has_value());
@@ -132,95 +146,155 @@ TEST(Exchange, ReplicasOfUnlikeSizeAllHearIt) {
   }
 }
 
-// A rule that asks for parts, and for more once the first has come back: only these parts are
-// summed.
-TEST(Exchange, ExecutesPartsInTheOrderAsked) {
-  InprocWorld world(2, kLongS);
-  const auto errors = run_ranks(2, [&](int rank) {
-    const auto communicator = world.communicator(rank);
-    std::vector<Range> answered;
-    Exchange exchange(
-        std::make_unique<Scripted>([&](const RuleEvent& event) -> RuleActions {
-          if (const auto* ready = std::get_if<GradientsReady>(&event)) {
-            EXPECT_EQ(ready->range, (Range{0, 10}));
-            EXPECT_TRUE(ready->last);
-            return {all_reduce_sum({6, 9}, false), apply_update(), release_worker()};
-          }
-          const AllReduced& done = std::get<AllReduced>(event);
-          answered.push_back(done.range);
-          return done.last ? RuleActions{} : RuleActions{all_reduce_sum({0, 2}, true)};
-        }),
-        communicator->group({0, 1}));
-    at::Tensor gradient = at::arange(10, at::kFloat).add_(100 * rank);
-    const at::Tensor before = gradient.clone();
-    Transfer transfer;
-    exchange.reduce(gradient, transfer);
-    int num_calls = 0;
-    exchange.step([&] { ++num_calls; });
-    EXPECT_EQ(num_calls, 1);
-    EXPECT_EQ(answered, (std::vector<Range>{{6, 9}, {0, 2}}));
-    for (int64_t i = 0; i < 10; ++i) {
-      const bool summed = i < 2 || (i >= 6 && i < 9);
-      const float expected = summed ? static_cast<float>(2 * i + 100) : before.data_ptr<float>()[i];
-      EXPECT_EQ(gradient.data_ptr<float>()[i], expected) << i;
-    }
-  });
-  EXPECT_EQ(thrown(errors), "");
-}
-
-TEST(Exchange, StepBeforeReleaseIsABugAndDoesNotUpdate) {
+TEST(Exchange, CallsOutOfOrderAreBugs) {
   InprocWorld world(1, kLongS);
-  int num_calls = 0;
-  const auto count = [&] { ++num_calls; };
-  Exchange never = alone(world, [](const RuleEvent&) { return RuleActions{apply_update()}; });
-  at::Tensor gradient = at::full({4}, 1.0f);
+  const auto communicator = world.communicator(0);
+  Exchange bsp(setup_of(1, 4, at::kFloat), *communicator);
+  const at::Tensor flat = at::full({4}, 1.0f);
   Transfer transfer;
-  never.reduce(gradient, transfer);
-  const Error held = error_of([&] { never.step(count); });
-  EXPECT_EQ(held.code(), ErrorCode::kInternal);
-  EXPECT_THAT(held.message(), HasSubstr("has not released"));
-
-  Exchange bsp(find_rule("bsp").make({1, 0}), world.communicator(0)->group({0}));
-  EXPECT_EQ(error_of([&] { bsp.step(count); }).code(), ErrorCode::kInternal);
-  EXPECT_EQ(num_calls, 0);
-  bsp.reduce(gradient, transfer);
-  bsp.step(count);
-  EXPECT_EQ(error_of([&] { bsp.step(count); }).code(), ErrorCode::kInternal);
-  EXPECT_EQ(num_calls, 1);
-}
-
-TEST(Exchange, RuleThatReleasesWithoutUpdateGetsNone) {
-  InprocWorld world(1, kLongS);
-  Exchange skips = alone(world, [](const RuleEvent&) { return RuleActions{release_worker()}; });
-  at::Tensor gradient = at::full({4}, 1.0f);
-  Transfer transfer;
-  for (int i = 0; i < 2; ++i) {
-    skips.reduce(gradient, transfer);
-    skips.step([] { ADD_FAILURE() << "updated"; });
-  }
-  EXPECT_EQ(transfer.bytes, 0);
-}
-
-TEST(Exchange, RefusesWhatWouldSumWrong) {
-  InprocWorld world(1, kLongS);
-  Transfer transfer;
-  Exchange bsp(find_rule("bsp").make({1, 0}), world.communicator(0)->group({0}));
-  at::Tensor square = at::full({2, 2}, 1.0f);
-  EXPECT_EQ(error_of([&] { bsp.reduce(square, transfer); }).code(), ErrorCode::kInternal);
-  at::Tensor flat = at::full({4}, 1.0f);
-  at::Tensor strided = at::full({4, 2}, 1.0f).select(1, 0);
-  EXPECT_EQ(error_of([&] { bsp.reduce(strided, transfer); }).code(), ErrorCode::kInternal);
-  bsp.reduce(flat, transfer);
-  EXPECT_THAT(error_of([&] { bsp.reduce(flat, transfer); }).message(),
-              HasSubstr("REDUCE again before STEP"));
-
-  for (const Range& range : {Range{-1, 2}, Range{3, 5}, Range{3, 2}}) {
-    Exchange wild =
-        alone(world, [&](const RuleEvent&) { return RuleActions{all_reduce_sum(range)}; });
-    EXPECT_EQ(error_of([&] { wild.reduce(flat, transfer); }).code(), ErrorCode::kInternal);
-  }
-  EXPECT_EQ(error_of([&] { Exchange(nullptr, world.communicator(0)->group({0})); }).code(),
+  EXPECT_EQ(error_of([&] { bsp.step({}, tensors_of(flat, flat), descent(), transfer); }).code(),
             ErrorCode::kInternal);
+  bsp.reduce({}, tensors_of(flat, flat), transfer);
+  EXPECT_THAT(error_of([&] { bsp.reduce({}, tensors_of(flat, flat), transfer); }).message(),
+              HasSubstr("REDUCE again before STEP"));
+}
+
+TEST(Exchange, RefusesTensorsThatAreNotFlat) {
+  InprocWorld world(1, kLongS);
+  const auto communicator = world.communicator(0);
+  Exchange bsp(setup_of(1, 4, at::kFloat), *communicator);
+  Transfer transfer;
+  const at::Tensor flat = at::full({4}, 1.0f);
+  for (const at::Tensor& other : {at::full({2, 2}, 1.0f), at::full({4, 2}, 1.0f).select(1, 0),
+                                  at::full({4}, 1.0, at::kDouble)}) {
+    EXPECT_EQ(error_of([&] { bsp.reduce({}, tensors_of(other, flat), transfer); }).code(),
+              ErrorCode::kInternal);
+  }
+}
+
+// What no builtin does: everything that a port offers, in one update.
+class Everything final : public Rule {
+ public:
+  Task begin(Port& port) override {
+    own_ = &port.make_vector(port.num_elements());
+    got_ = &port.make_vector(port.num_elements());
+    std::vector<int> pair = {port.member() / 2 * 2, port.member() / 2 * 2 + 1};
+    pair_ = port.make_group(pair);
+    co_return;
+  }
+  Task gradients_ready(Port& port, Range range, bool last) override {
+    if (!last) {
+      started_.push_back(port.start_all_reduce(port.gradient(), range, Port::kEverybody));
+    }
+    for (std::size_t i = 0; last && i < started_.size(); ++i) {
+      co_await port.reduced(started_[i]);
+    }
+  }
+  Task step(Port& port) override {
+    // The delta to the next member, whole, and a number; its own comes from the one before.
+    const int next = (port.member() + 1) % port.num_members();
+    const int before = (port.member() + port.num_members() - 1) % port.num_members();
+    port.apply_to(*own_, port.gradient(), 1);
+    Numbers numbers{};
+    numbers[0] = port.member();
+    port.give(next, 3, *own_, numbers);
+    const Message message = co_await port.receive(before, 3, got_);
+    heard_ = message.numbers[0];
+    sum(port, port.weights(), port.current(), *got_);
+    // To the server, and its answer.
+    port.send(Port::kServer, 1, port.weights());
+    co_await port.receive(Port::kServer, 2, got_);
+    co_await port.all_reduce(*got_, pair_);
+    copy(port, port.weights(), *got_);
+    const Message none = co_await port.poll(got_);
+    EXPECT_FALSE(none.here);
+  }
+  Task serve(Port& port) override {
+    Vector& sums = port.make_vector(port.num_elements());
+    Vector& one = port.make_vector(port.num_elements());
+    copy(port, sums, port.weights());
+    for (int i = 0; i < port.num_members(); ++i) {
+      co_await port.receive_any(&one);
+      add(port, sums, one);
+    }
+    for (int member = 0; member < port.num_members(); ++member) {
+      port.send(member, 2, sums);
+    }
+  }
+  double heard() const { return heard_; }
+
+ private:
+  Vector* own_ = nullptr;
+  Vector* got_ = nullptr;
+  int pair_ = 0;
+  std::vector<int64_t> started_;
+  double heard_ = -1;
+};
+
+TEST(Exchange, AllThatAPortOffers) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    constexpr int kNum = 4;
+    constexpr int64_t kSize = 1001;
+    InprocWorld world(kNum, kLongS);
+    const auto errors = run_ranks(kNum, [&](int rank) {
+      const auto communicator = world.communicator(rank);
+      auto rule = std::make_unique<Everything>();
+      const Everything& seen = *rule;
+      RuleTraits traits;
+      traits.serves = traits.overlaps = true;
+      Exchange exchange(setup_of(kNum, kSize, dtype), traits, std::move(rule), *communicator);
+      const at::Tensor weights = at::full({kSize}, 100.0, dtype);
+      const at::Tensor gradient = at::full({kSize}, 1.0 + rank, dtype);
+      Transfer transfer;
+      exchange.begin(weights);
+      exchange.ready({}, tensors_of(gradient, weights), {1000, 1001}, transfer);
+      exchange.ready({}, tensors_of(gradient, weights), {0, 1000}, transfer);
+      exchange.reduce({}, tensors_of(gradient, weights), transfer);
+      EXPECT_TRUE(at::equal(gradient, at::full({kSize}, 10.0, dtype)));
+      exchange.step({}, tensors_of(gradient, weights), descent(), transfer);
+      // Everybody: 100 - 10; the server: 100 + 4 x 90, twice that over a pair.
+      EXPECT_TRUE(at::equal(weights, at::full({kSize}, 2 * 460.0, dtype)));
+      EXPECT_EQ(seen.heard(), (rank + 3) % 4);
+      exchange.finish(tensors_of(gradient, weights), descent(), transfer);
+      EXPECT_GT(transfer.bytes, 2 * kSize * 4);
+    });
+    EXPECT_EQ(thrown(errors), "");
+  }
+}
+
+class FailingServer final : public Rule {
+ public:
+  Task step(Port& port) override { co_await port.receive(Port::kServer, 0, nullptr); }
+  Task serve(Port& port) override {
+    co_await port.receive_any(nullptr);
+    throw Error(ErrorCode::kNoSpace, "the server has no room");
+  }
+};
+
+// The others hear what happened to the server, at once.
+TEST(Exchange, AServerThatFailsEndsEveryWait) {
+  InprocWorld world(3, kLongS);
+  const auto errors = run_ranks(3, [&](int rank) {
+    const auto communicator = world.communicator(rank);
+    RuleTraits traits;
+    traits.serves = true;
+    Exchange exchange(setup_of(3, 4, at::kFloat), traits, std::make_unique<FailingServer>(),
+                      *communicator);
+    const at::Tensor flat = at::full({4}, 1.0f);
+    Transfer transfer;
+    exchange.begin(flat);
+    exchange.reduce({}, tensors_of(flat, flat), transfer);
+    if (rank == 1) {
+      communicator->send(0, {.kind = kRuleMessage, .lane = rule_lane(0, RuleLane::kServer)},
+                         at::zeros({8}, at::kFloat));
+    }
+    exchange.step({}, tensors_of(flat, flat), descent(), transfer);
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error.has_value());
+    EXPECT_EQ(error->code(), ErrorCode::kPeerLost);
+    EXPECT_THAT(error->message(), HasSubstr("the server has no room"));
+  }
 }
 
 }  // namespace

@@ -4,40 +4,20 @@
 
 #include <set>
 #include <string>
-#include <variant>
 
 #include "millrace/base/error.h"
-#include "millrace/base/random.h"
+#include "tests/base/caught.h"
+#include "tests/rule/rule_world.h"
 
 namespace millrace {
 namespace {
 
 using testing::HasSubstr;
 
-// "reduce[0,8)* step release": the star marks the last range of an update.
-std::string text_of(const RuleActions& actions) {
-  std::string text;
-  for (const RuleAction& action : actions) {
-    text += text.empty() ? "" : " ";
-    if (const auto* reduce = std::get_if<AllReduceSum>(&action)) {
-      text += "reduce[" + std::to_string(reduce->range.begin) + "," +
-              std::to_string(reduce->range.end) + ")" + (reduce->last ? "*" : "");
-    } else if (std::holds_alternative<ApplyUpdate>(action)) {
-      text += "step";
-    } else {
-      text += "release";
-    }
-  }
-  return text;
-}
-
-Error find_error(const std::string& name) {
-  try {
-    find_rule(name);
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorCode::kInternal, "nothing was thrown");
+Value options(const std::string& key, Value value) {
+  Value all = Value::map();
+  all.set(key, std::move(value));
+  return all;
 }
 
 TEST(Registry, NamesAreUniqueFoundAndDescribed) {
@@ -48,106 +28,165 @@ TEST(Registry, NamesAreUniqueFoundAndDescribed) {
     for (const std::string& text : {entry.text, entry.conserves, entry.sends, entry.staleness}) {
       EXPECT_FALSE(text.empty()) << entry.name;
     }
-    EXPECT_NE(entry.make({2, 1}), nullptr) << entry.name;
+    EXPECT_NE(entry.make({2, 1, settle_rule(entry, Value::map())}), nullptr) << entry.name;
   }
   EXPECT_TRUE(names.contains("bsp"));
 }
 
 TEST(Registry, UnknownNamesGetTheNearestOrAll) {
-  const Error near = find_error("bps");
+  const Error near = caught([] { find_rule("bps"); });
   EXPECT_EQ(near.code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(near.message(), HasSubstr("`bps`"));
   EXPECT_THAT(near.message(), HasSubstr("did you mean `bsp`?"));
-  EXPECT_THAT(find_error("gradient-descent").message(), HasSubstr("there are: bsp"));
+  EXPECT_THAT(caught([] { find_rule("gradient-descent"); }).message(), HasSubstr("there are: bsp"));
 }
 
 TEST(Registry, FactoriesRefuseReplicasThatDoNotExist) {
   for (const RuleEntry& entry : rules()) {
-    for (const RuleConfig& config : {RuleConfig{0, 0}, RuleConfig{2, 2}, RuleConfig{2, -1}}) {
-      try {
-        entry.make(config);
-        ADD_FAILURE() << entry.name << " took replica " << config.replica;
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-        EXPECT_THAT(error.message(), HasSubstr("of " + std::to_string(config.num_replicas)));
-      }
+    const RuleOptions defaults = settle_rule(entry, Value::map());
+    for (const auto& [members, member] : {std::pair{0, 0}, std::pair{2, 2}, std::pair{2, -1}}) {
+      const Error error = caught([&] { entry.make({members, member, defaults}); });
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << entry.name;
+      EXPECT_THAT(error.message(), HasSubstr("of " + std::to_string(members)));
     }
   }
 }
 
-TEST(Bsp, OneRangeAnUpdate) {
-  const auto rule = find_rule("bsp").make({2, 0});
-  for (int update = 0; update < 3; ++update) {
-    EXPECT_EQ(text_of(rule->on(GradientsReady{{0, 8}, true})), "reduce[0,8)*");
-    EXPECT_EQ(text_of(rule->on(AllReduced{{0, 8}, true})), "step release");
-  }
+// A rule with an option of each type.
+RuleEntry entry_of(const std::string& keys) {
+  RuleEntry entry;
+  entry.name = "trial";
+  entry.keys = keys;
+  entry.make = [](const RuleConfig& config) -> std::unique_ptr<Rule> {
+    check_rule_config(config);
+    if (config.options.integer("tau") < 1) {
+      refuse_option(config, "tau", "a whole number of 1 or more");
+    }
+    refuse_option(config, "topology", "ring or star");
+  };
+  return entry;
 }
 
-TEST(Bsp, RangesAreReducedAsTheyComeAndTheUpdateWaitsForAll) {
-  const auto rule = find_rule("bsp").make({3, 1});
-  for (int update = 0; update < 2; ++update) {
-    EXPECT_EQ(text_of(rule->on(GradientsReady{{4, 8}, false})), "reduce[4,8)");
-    EXPECT_EQ(text_of(rule->on(AllReduced{{4, 8}, false})), "");
-    EXPECT_EQ(text_of(rule->on(GradientsReady{{2, 4}, false})), "reduce[2,4)");
-    EXPECT_EQ(text_of(rule->on(GradientsReady{{0, 2}, true})), "reduce[0,2)*");
-    // The last one asked for may complete first.
-    EXPECT_EQ(text_of(rule->on(AllReduced{{0, 2}, true})), "");
-    EXPECT_EQ(text_of(rule->on(AllReduced{{2, 4}, false})), "step release");
-  }
+const char* const kKeys = "tau=10 alpha=0.5 cap=true topology=ring";
+
+TEST(SettleRule, SetsEveryKey) {
+  const RuleOptions defaults = settle_rule(entry_of(kKeys), Value::map());
+  EXPECT_EQ(defaults.integer("tau"), 10);
+  EXPECT_EQ(defaults.number("alpha"), 0.5);
+  EXPECT_TRUE(defaults.flag("cap"));
+  EXPECT_EQ(defaults.word("topology"), "ring");
+
+  Value given = options("alpha", Value::of(1));
+  given.set("cap", Value::of(false));
+  const RuleOptions changed = settle_rule(entry_of(kKeys), given);
+  EXPECT_EQ(changed.number("alpha"), 1.0);  // a whole number is a number
+  EXPECT_FALSE(changed.flag("cap"));
+  EXPECT_EQ(changed.integer("tau"), 10);
+  EXPECT_THROW(changed.number("beta"), Error);
 }
 
-TEST(Bsp, EmptyRangeStillMakesItsUpdate) {
-  const auto rule = find_rule("bsp").make({1, 0});
-  EXPECT_EQ(text_of(rule->on(GradientsReady{{0, 0}, true})), "reduce[0,0)*");
-  EXPECT_EQ(text_of(rule->on(AllReduced{{0, 0}, true})), "step release");
+TEST(SettleRule, UnknownOptionsGetTheNearestAndAll) {
+  const Error error =
+      caught([] { settle_rule(entry_of(kKeys), options("alhpa", Value::of(0.1))); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error.key(), "rule.alhpa");
+  EXPECT_THAT(error.message(), HasSubstr("rule trial has no option `alhpa`"));
+  EXPECT_THAT(error.message(), HasSubstr("did you mean `alpha`?"));
+  EXPECT_THAT(error.message(), HasSubstr("it has: tau, alpha, cap, topology"));
+  EXPECT_THAT(caught([] { settle_rule(entry_of(""), options("tau", Value::of(1))); }).message(),
+              HasSubstr("has no options, found `tau`"));
 }
 
-TEST(Bsp, ImpossibleEventsAreBugs) {
-  const auto rule = find_rule("bsp").make({2, 0});
-  EXPECT_THROW(rule->on(AllReduced{{0, 8}, true}), Error);
-  EXPECT_THROW(rule->on(GradientsReady{{8, 0}, true}), Error);
-  rule->on(GradientsReady{{0, 8}, true});
-  EXPECT_THROW(rule->on(GradientsReady{{8, 9}, false}), Error);
+TEST(SettleRule, TypesAreThoseOfTheDefaults) {
+  const auto message = [](const std::string& key, const Value& value) {
+    const Error error = caught([&] { settle_rule(entry_of(kKeys), options(key, value)); });
+    EXPECT_EQ(error.key(), "rule." + key);
+    return error.message();
+  };
+  EXPECT_THAT(message("tau", Value::of(1.5)), HasSubstr("a whole number for option `tau`"));
+  EXPECT_THAT(message("alpha", Value::of("half")), HasSubstr("expected a number"));
+  EXPECT_THAT(message("cap", Value::of(1)), HasSubstr("true or false"));
+  EXPECT_THAT(message("topology", Value::of(true)), HasSubstr("a word"));
 }
 
-// Every rule, whatever the order in which ranges become ready: all elements are reduced once or not
-// at all, the update is made at most once and the worker is let go exactly once, never before the
-// last event.
-TEST(AllRules, AnUpdateReleasesTheWorkerOnce) {
+TEST(SettleRule, FactoriesRefuseWhatIsOutOfRange) {
+  const auto make = [](const Value& given) {
+    const RuleEntry entry = entry_of(kKeys);
+    entry.make({2, 0, settle_rule(entry, given)});
+  };
+  const Error number = caught([&] { make(options("tau", Value::of(0))); });
+  EXPECT_EQ(number.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(number.key(), "rule.tau");
+  EXPECT_THAT(number.message(), HasSubstr("a whole number of 1 or more for `tau`, found 0"));
+  EXPECT_THAT(caught([&] { make(options("topology", Value::of("tree"))); }).message(),
+              HasSubstr("ring or star for `topology`, found tree"));
+}
+
+// Every rule, with its defaults: segments of equal numbers of updates end cleanly in any order of
+// events, and settle() gives the same on all members.
+TEST(AllRules, SegmentsEndAndSettle) {
   for (const RuleEntry& entry : rules()) {
-    for (uint64_t seed = 1; seed <= 20; ++seed) {
+    for (uint64_t seed = 1; seed <= 12; ++seed) {
       SCOPED_TRACE(testing::Message() << entry.name << " seed " << seed);
-      const RandomKey key(seed);
-      const auto rule = entry.make({4, static_cast<int>(seed % 4)});
-      const int64_t num_ranges = 1 + static_cast<int64_t>(key.below(0, 6));
-      const std::vector<int64_t> order = permutation(key.with("order"), num_ranges);
-      std::multiset<int64_t> reduced;
-      int num_updates = 0;
-      int num_releases = 0;
-      const auto run = [&](const auto& self, const RuleActions& actions) -> void {
-        for (const RuleAction& action : actions) {
-          if (const auto* reduce = std::get_if<AllReduceSum>(&action)) {
-            for (int64_t i = reduce->range.begin; i < reduce->range.end; ++i) {
-              reduced.insert(i);
-            }
-            self(self, rule->on(AllReduced{reduce->range, reduce->last}));
-          } else if (std::holds_alternative<ApplyUpdate>(action)) {
-            ++num_updates;
-          } else {
-            ++num_releases;
-          }
-        }
-      };
-      for (int64_t i = 0; i < num_ranges; ++i) {
-        EXPECT_EQ(num_releases, 0);
-        const int64_t begin = 3 * order[static_cast<std::size_t>(i)];
-        run(run, rule->on(GradientsReady{{begin, begin + 3}, i + 1 == num_ranges}));
-      }
-      EXPECT_EQ(num_releases, 1);
-      EXPECT_LE(num_updates, 1);
-      EXPECT_EQ(reduced.size(), std::set<int64_t>(reduced.begin(), reduced.end()).size());
+      WorldConfig config;
+      config.num_members = std::vector<int>{1, 2, 4, 8}[seed % 4];
+      config.num_elements = 12;
+      config.order = seed <= 2 ? Order::kLockStep : Order::kRandom;
+      config.seed = seed;
+      config.num_ranges = static_cast<int>(1 + seed % 3);
+      config.in_place = seed % 2 == 0;
+      RuleWorld world(entry.name, Value::map(), config);
+      world.run(11);
+      const Values first = world.settled();
+      world.run(10);
+      EXPECT_GT(distance(world.settled(), first), 0);
     }
   }
+}
+
+// Sums of gradients of unlike numbers of samples are divided by all samples; as one worker with the
+// joined batch. Member 2 has none in every third update.
+TEST(Bsp, IsOneWorkerWithTheJoinedBatch) {
+  const auto samples = [](int member, int64_t step) -> double {
+    return member == 2 && step % 3 == 2 ? 0 : member + 1;
+  };
+  const auto gradient = [&](int member, int64_t step, const Values& w) {
+    Values sums;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      sums.push_back(samples(member, step) * (w[i] - member - static_cast<double>(i)));
+    }
+    return sums;
+  };
+  WorldConfig config;
+  config.num_members = 3;
+  config.momentum = 0.9;
+  config.decay = 0.01;
+  config.own_samples = samples;
+  config.gradient = gradient;
+  config.num_ranges = 3;
+  config.order = Order::kRandom;
+  RuleWorld world("bsp", Value::map(), config);
+  world.run(20);
+
+  config.num_members = 1;
+  config.own_samples = [&](int, int64_t step) {
+    return samples(0, step) + samples(1, step) + samples(2, step);
+  };
+  config.gradient = [&](int, int64_t step, const Values& w) {
+    Values sums(w.size());
+    for (int member = 0; member < 3; ++member) {
+      const Values part = gradient(member, step, w);
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        sums[i] += part[i];
+      }
+    }
+    return sums;
+  };
+  RuleWorld alone("bsp", Value::map(), config);
+  alone.run(20);
+  EXPECT_LT(distance(world.settled(), alone.settled()), 1e-13);
+  EXPECT_EQ(world.counts(1).reduced_elements, 20 * 4);
+  EXPECT_EQ(world.counts(1).messages, 0);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ TEST(EmulatedDevice, EachActionLastsItsSeconds) {
           Case{ActionKind::kInputGradient, 5 * 0.002}, Case{ActionKind::kWeightGradient, 5 * 0.003},
           Case{ActionKind::kStep, 0.004}}) {
       const double start_s = monotonic_s();
-      device.finish(Action::of(each.kind, 2, 0), 5, start_s);
+      device.finish(Action::of(each.kind, 2, 0), 0, 5, start_s);
       EXPECT_GE(monotonic_s(), start_s + slowdown * each.seconds) << to_string(each.kind);
     }
   }
@@ -35,14 +35,14 @@ TEST(EmulatedDevice, EachActionLastsItsSeconds) {
 TEST(EmulatedDevice, CountsFromTheStartOfTheAction) {
   const AbortFlag abort;
   const EmulatedDevice device({{0, StageSeconds{.forward_s = 1e6}}}, 1, abort, 0);
-  device.finish(Action::of(ActionKind::kForward, 0, 0), 3, monotonic_s() - 3e6);
+  device.finish(Action::of(ActionKind::kForward, 0, 0), 0, 3, monotonic_s() - 3e6);
 }
 
 TEST(EmulatedDevice, WithoutAProfileTheMeasuredTimeCounts) {
   const AbortFlag abort;
   const EmulatedDevice device({}, 4, abort, 0);
   const double start_s = monotonic_s() - 0.01;  // an action that took 10 ms
-  device.finish(Action::of(ActionKind::kForward, 0, 0), 7, start_s);
+  device.finish(Action::of(ActionKind::kForward, 0, 0), 0, 7, start_s);
   EXPECT_GE(monotonic_s(), start_s + 0.04);
 }
 
@@ -56,7 +56,7 @@ TEST(EmulatedDevice, AnAbortEndsTheWait) {
   abort.raise(Error(ErrorCode::kTimeout, "gone"));
   const EmulatedDevice device({{0, kSeconds}}, 1e9, abort, 0);
   EXPECT_EQ(caught([&] {
-              device.finish(Action::of(ActionKind::kForward, 0, 0), 1, monotonic_s());
+              device.finish(Action::of(ActionKind::kForward, 0, 0), 0, 1, monotonic_s());
             }).code(),
             ErrorCode::kPeerLost);
 }

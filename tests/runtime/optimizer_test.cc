@@ -32,6 +32,9 @@ TrainConfig config_of(const std::string& optimizer, double weight_decay) {
     config.beta1 = 0.8;
     config.beta2 = 0.95;
   }
+  if (optimizer == "accum-adam") {
+    config.accumulate = 2;
+  }
   return config;
 }
 
@@ -96,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, AgainstLibtorch,
 // The documented formulas, element by element, every intermediate rounded to T.
 template <typename T>
 void plain_step(const TrainConfig& config, std::vector<T>& w, const std::vector<T>& sums,
-                std::vector<T>& first, std::vector<T>& second, int age,
+                std::vector<T>& first, std::vector<T>& second, std::vector<T>& third, int age,
                 const UpdateFactors& factors) {
   for (std::size_t i = 0; i < w.size(); ++i) {
     const T mean = sums[i] / static_cast<T>(factors.samples);
@@ -113,6 +116,23 @@ void plain_step(const TrainConfig& config, std::vector<T>& w, const std::vector<
     g = g + (decoupled ? T{0} : decay) * w[i];
     const double b1 = *config.beta1;
     const double b2 = *config.beta2;
+    if (config.optimizer == "accum-adam") {
+      // Moments change in updates 2, 4, ...; the bias exponent is the number of pairs begun.
+      third[i] = third[i] + g / T{2};
+      const int pairs = (age + 1) / 2;
+      const T moment = first[i] + static_cast<T>(1 - b1) * g;
+      const T square = second[i] + static_cast<T>(1 - b2) * g * g;
+      const T root = static_cast<T>(std::sqrt(1 - std::pow(b2, pairs)));
+      const T moved = static_cast<T>(factors.lr / (1 - std::pow(b1, pairs))) *
+                      (moment / (std::sqrt(square) / root + static_cast<T>(1e-8)));
+      w[i] = w[i] - moved;
+      if (age % 2 == 0) {
+        first[i] = static_cast<T>(b1) * (first[i] + static_cast<T>(1 - b1) * third[i]);
+        second[i] = static_cast<T>(b2) * (second[i] + static_cast<T>(1 - b2) * third[i] * third[i]);
+        third[i] = 0;
+      }
+      continue;
+    }
     first[i] = static_cast<T>(b1) * first[i] + static_cast<T>(1 - b1) * g;
     second[i] = static_cast<T>(b2) * second[i] + static_cast<T>(1 - b2) * g * g;
     const T root = static_cast<T>(std::sqrt(1 - std::pow(b2, age)));
@@ -138,10 +158,11 @@ void expect_bits_of_a_plain_loop(at::ScalarType dtype) {
     std::vector<T> w = values_of<T>(weights);
     std::vector<T> first(w.size(), 0);
     std::vector<T> second(w.size(), 0);
+    std::vector<T> third(w.size(), 0);
     for (int age = 1; age <= 5; ++age) {
       at::Tensor sums = at::randn({kElements}, dtype);
       const UpdateFactors factors{.samples = 3, .lr = 0.1 / age, .clip = age == 3 ? 0.3 : 1.0};
-      plain_step<T>(config, w, values_of<T>(sums), first, second, age, factors);
+      plain_step<T>(config, w, values_of<T>(sums), first, second, third, age, factors);
       optimizer->update(weights, weights, sums, factors);
       EXPECT_EQ(values_of<T>(weights), w) << entry.name << " update " << age;
     }
@@ -232,6 +253,45 @@ TEST(Adam, CorrectsEachParameterByItsOwnAge) {
   EXPECT_EQ(optimizer->updates()[1].item<double>(), 1001);
 }
 
+TEST(AccumAdam, WithoutAccumulationIsAdamBitForBit) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    TrainConfig config = config_of("accum-adam", 0.01);
+    config.accumulate = 1;
+    const auto accumulating = make_optimizer(config, layout_of(dtype));
+    const auto adam = make_optimizer(config_of("adam", 0.01), layout_of(dtype));
+    at::Tensor weights = at::randn({kElements}, dtype);
+    at::Tensor same = weights.clone();
+    for (int age = 1; age <= 20; ++age) {
+      at::Tensor sums = at::randn({kElements}, dtype);
+      at::Tensor same_sums = sums.clone();
+      const UpdateFactors factors{.samples = 3, .lr = 0.1 / age, .clip = age == 3 ? 0.3 : 1.0};
+      accumulating->update(weights, weights, sums, factors);
+      adam->update(same, same, same_sums, factors);
+      ASSERT_TRUE(at::equal(weights, same)) << age;
+    }
+  }
+}
+
+// One parameter, gradients 1, 3, 2 and k = 2, by hand: beta1 0.8, beta2 0.95, lr 0.1.
+TEST(AccumAdam, ChangesItsMomentsByTheMeanGradient) {
+  const auto optimizer = make_optimizer(config_of("accum-adam", 0), {1, {0}, at::kDouble});
+  at::Tensor weight = at::zeros({1}, at::kDouble);
+  double expected = 0;
+  const auto expect_update = [&](double gradient, double moment, double square, int pairs) {
+    at::Tensor sums = at::full({1}, gradient, at::kDouble);
+    optimizer->update(weight, weight, sums, {.samples = 1, .lr = 0.1});
+    expected -= 0.1 * (moment / (1 - std::pow(0.8, pairs))) /
+                std::sqrt(square / (1 - std::pow(0.95, pairs)));
+    EXPECT_NEAR(weight.item<double>(), expected, 1e-8);
+  };
+  expect_update(1, 0.2, 0.05, 1);
+  expect_update(3, 0.6, 0.45, 1);
+  // The mean was 2: m = 0.8 x 0.4, v = 0.95 x 0.2.
+  expect_update(2, 0.32 + 0.4, 0.19 + 0.2, 2);
+  EXPECT_EQ(optimizer->state()[2].name, "accumulated");
+  EXPECT_EQ(optimizer->state()[2].tensor.item<double>(), 1);
+}
+
 TEST(OptimizerTable, StateIsWhatCheckpointsName) {
   TrainConfig config;
   EXPECT_TRUE(optimizer_state(config).buffers.empty()) << "plain SGD keeps nothing";
@@ -243,6 +303,10 @@ TEST(OptimizerTable, StateIsWhatCheckpointsName) {
     EXPECT_EQ(optimizer_state(adam).buffers, (std::vector<std::string>{"m", "v"}));
     EXPECT_TRUE(optimizer_state(adam).counts_updates);
   }
+  TrainConfig accumulating;
+  accumulating.optimizer = "accum-adam";
+  EXPECT_EQ(optimizer_state(accumulating).buffers,
+            (std::vector<std::string>{"m", "v", "accumulated"}));
 }
 
 TEST(OptimizerTable, RefusesKeysOfOthersAndUnknownNames) {

@@ -186,7 +186,8 @@ TEST(SimulatePlan, PassesRefusalsThrough) {
   const Profile profile = staircase(3);
   const Cluster cluster = free_cluster(4);
   const auto code = [&](const Plan& plan, int64_t batch, const std::string& policy = "") {
-    return error_of([&] { simulate_plan(plan, profile, cluster, batch, policy); }).code();
+    return error_of([&] { simulate_plan(plan, profile, cluster, batch, {.policy = policy}); })
+        .code();
   };
   EXPECT_EQ(code(plan_of({2, 1}, "pipedream", 4), 8), ErrorCode::kUnsupported);
   EXPECT_EQ(code(plan_of({2, 1}, "1f1b", 4), 8, "stash"), ErrorCode::kUnsupported);

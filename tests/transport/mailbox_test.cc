@@ -40,6 +40,8 @@ TEST(MessageTag, TextNamesKindStageAndMicrobatch) {
   EXPECT_EQ(to_string(MessageTag{kSendF, 1, 7}), "SEND_F of stage 1, microbatch 7");
   EXPECT_EQ(to_string(MessageTag{kSendF, 1, 7, 2}), "SEND_F of stage 1, microbatch 7, tensor 2");
   EXPECT_EQ(to_string(MessageTag{101, 0, 12}), "message kind 101, stage 0, number 12");
+  EXPECT_EQ(to_string(MessageTag{kRuleMessage, 1, 7, 3, 1, 2}),
+            "exchange rule message 3 of stage 1");
 }
 
 TEST(Fingerprint, TextShowsDtypeAndSizes) {

@@ -40,10 +40,12 @@ CatalogKind list_policies() {
 CatalogKind list_rules() {
   CatalogKind kind{"rules", {}};
   for (const RuleEntry& entry : rules()) {
-    kind.items.push_back(
-        {entry.name,
-         entry.text,
-         {{"conserves", entry.conserves}, {"sends", entry.sends}, {"staleness", entry.staleness}}});
+    kind.items.push_back({entry.name,
+                          entry.text,
+                          {{"options", entry.keys.empty() ? "-" : entry.keys},
+                           {"conserves", entry.conserves},
+                           {"sends", entry.sends},
+                           {"staleness", entry.staleness}}});
   }
   return kind;
 }

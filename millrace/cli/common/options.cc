@@ -337,10 +337,13 @@ class Parser {
     add(Command::kBench, "bench", "Throughput, overhead, prediction: medians of alternating runs",
         "millrace bench overhead")
         .positional("WHAT", options_.bench.what,
-                    "throughput, overhead, prediction, emulation or collectives")
-        .positional("RUN", options_.bench.config, "of emulation: a configuration with [emulate]",
-                    false)
-        .texts("--set", options_.bench.set, "TABLE.KEY=VALUE", "of emulation: override one key")
+                    "throughput, overhead, prediction, emulation, rules, loading or collectives")
+        .positional("RUN", options_.bench.config,
+                    "of emulation: a configuration with [emulate]; of rules: any", false)
+        .texts("--set", options_.bench.set, "TABLE.KEY=VALUE",
+               "of emulation and rules: override one key")
+        .texts("--rule", options_.bench.rules, "NAME[:KEY=VALUE,...]",
+               "of rules: may be repeated, with options and lr; default: all")
         .texts("--model", options_.bench.models, "NAME", "may be repeated; default: lenet and mlp")
         .text("--engine", options_.bench.engine, "NAME", "of collectives: gloo or mpi")
         .count("--repeats", options_.bench.repeats, "runs of each");

@@ -119,9 +119,10 @@ struct DoctorArgs {
 };
 
 struct BenchArgs {
-  std::string what;                 // throughput, overhead, prediction, emulation, collectives
-  std::string config;               // emulation: a run.toml with [emulate]
-  std::vector<std::string> set;     // emulation: settings over it
+  std::string what;    // throughput, overhead, prediction, emulation, rules, loading, collectives
+  std::string config;  // emulation: a run.toml with [emulate]; rules: a run.toml
+  std::vector<std::string> set;     // emulation, rules: settings over it
+  std::vector<std::string> rules;   // rules: "NAME" or "NAME:KEY=VALUE,..."; default all
   std::vector<std::string> models;  // throughput and prediction; default lenet and mlp
   std::string engine = "gloo";      // collectives: what joins the two processes
   int repeats = 5;

@@ -36,6 +36,7 @@ class Checker {
     }
     check_options("data", "datasets", config_.data.name, config_.data.options);
     at("parallel", "rule", [&] { find_rule(parallel().rule); });
+    check_rule_options();
     at("parallel", "codec", [&] { find_codec(parallel().codec); });
     at("parallel", "collective", [&] {
       if (parallel().collective != "auto") {
@@ -92,6 +93,21 @@ class Checker {
         throw;
       }
       throw placed(refusal, table, key);
+    }
+  }
+
+  void check_rule_options() const {
+    const RuleEntry& rule = find_rule(parallel().rule);
+    try {
+      RuleConfig config;
+      config.options = settle_rule(rule, config_.rule_options);
+      rule.make(config);
+    } catch (const Error& refusal) {
+      const std::string key = refusal.key().value_or("");
+      if (key.starts_with("rule.")) {
+        throw placed(refusal, "rule", key.substr(sizeof("rule.") - 1));
+      }
+      throw placed(refusal, "parallel", "rule");
     }
   }
 

@@ -50,6 +50,8 @@ int run_bench(const BenchArgs& args, Output& output) {
                         {"overhead", bench_overhead},
                         {"prediction", bench_prediction},
                         {"emulation", bench_emulation},
+                        {"rules", bench_rules},
+                        {"loading", bench_loading},
                         {"collectives", bench_collectives}};
   if (args.repeats < 1) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -23,6 +23,8 @@ void bench_overhead(const BenchArgs& args, Output& output, Value& answer);
 void bench_prediction(const BenchArgs& args, Output& output, Value& answer);
 // As one of two processes, see main.cc of `millrace`.
 void bench_collectives(const BenchArgs& args, Output& output, Value& answer);
+void bench_rules(const BenchArgs& args, Output& output, Value& answer);
 void bench_emulation(const BenchArgs& args, Output& output, Value& answer);
+void bench_loading(const BenchArgs& args, Output& output, Value& answer);
 
 }  // namespace millrace::cli

@@ -68,7 +68,7 @@ class GlooWire final : public Wire {
   GlooWire(Rendezvous meeting, const WorldPlace& place, double timeout_s)
       : meeting_(std::move(meeting)), place_(place) {
     device_ = ProcessGroupGloo::createDeviceForHostname(meeting_.address);
-    group_ = make_group("world", place.process, place.num_processes, timeout_s);
+    group_ = make_group(meeting_.store, "world", place.process, place.num_processes, timeout_s);
     for (int process = 0; process < place.num_processes; ++process) {
       peers_.push_back(std::make_unique<Peer>());
     }
@@ -164,7 +164,8 @@ class GlooWire final : public Wire {
       ++index;
     }
     return std::make_unique<GlooReduction>(
-        make_group(name, index, static_cast<int>(processes.size()), timeout_s));
+        make_group(connect_again(place_, *meeting_.store, timeout_s), name, index,
+                   static_cast<int>(processes.size()), timeout_s));
   }
 
   void close(double timeout_s, bool failed) override {
@@ -255,12 +256,13 @@ class GlooWire final : public Wire {
     }
   }
 
-  std::unique_ptr<ProcessGroupGloo> make_group(const std::string& name, int index, int size,
+  std::unique_ptr<ProcessGroupGloo> make_group(const c10::intrusive_ptr<c10d::TCPStore>& connection,
+                                               const std::string& name, int index, int size,
                                                double timeout_s) {
     auto options = ProcessGroupGloo::Options::create(milliseconds(timeout_s));
     options->devices = {device_};
     options->threads = 1;
-    auto store = c10::make_intrusive<c10d::PrefixStore>(name, meeting_.store);
+    auto store = c10::make_intrusive<c10d::PrefixStore>(name, connection);
     try {
       return std::make_unique<ProcessGroupGloo>(store, index, size, options);
     } catch (const std::exception& error) {

@@ -23,6 +23,13 @@ constexpr double kPollS = 0.02;
 
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
 
 // The address from which this host reaches `host`: the kernel picks it, nothing is sent.
 std::string own_address_towards(const std::string& host) {
@@ -76,7 +83,7 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const WorldPlace& place, const Por
   c10d::TCPStoreOptions options;
   options.isServer = serves;
   options.waitWorkers = false;
-  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3));
+  options.timeout = milliseconds(timeout_s);
   options.port = static_cast<uint16_t>(serves || place.store_port != 0
                                            ? place.store_port
                                            : wait_for_port(ports, monotonic_s() + timeout_s));
@@ -185,6 +192,21 @@ Rendezvous rendezvous(const WorldPlace& place, const PortExchange& ports, double
   }
   result.address = own_address_towards(place.store_host);
   return result;
+}
+
+c10::intrusive_ptr<c10d::TCPStore> connect_again(const WorldPlace& place,
+                                                 const c10d::TCPStore& store, double timeout_s) {
+  c10d::TCPStoreOptions options;
+  options.waitWorkers = false;
+  options.timeout = milliseconds(timeout_s);
+  options.port = store.getPort();
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(place.store_host, options);
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kPeerLost,
+                fmt::format("process {} lost the store of process 0 on {}: {}", place.process,
+                            place.store_host, first_line(error)));
+  }
 }
 
 }  // namespace millrace

@@ -1,5 +1,5 @@
 // Where the processes of a job find each other: c10d's TCPStore, served by process 0. Also checks
-// that those who meet belong together. Used from the main thread while a world is joined.
+// that those who meet belong together.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -23,6 +23,13 @@ struct Rendezvous {
 // it. Throws kInvalidArgument when the port is in use, when another job answers on it, or when two
 // processes claim one number; kUnsupported for a Millrace of another layout; kTimeout naming who is
 // missing.
+// From the main thread, once.
 Rendezvous rendezvous(const WorldPlace& place, const PortExchange& ports, double timeout_s);
+
+// A connection of its own to the store where the processes of `place` met: whoever waits for a key
+// keeps all others of the same connection waiting, so that two groups which form at once, in
+// another order in another process, need two. Any thread. Throws kPeerLost.
+c10::intrusive_ptr<c10d::TCPStore> connect_again(const WorldPlace& place,
+                                                 const c10d::TCPStore& store, double timeout_s);
 
 }  // namespace millrace

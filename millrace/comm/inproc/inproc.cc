@@ -24,7 +24,8 @@ struct InprocWorld::State {
     std::iota(all_ranks.begin(), all_ranks.end(), 0);
   }
 
-  std::shared_ptr<InprocGroupShared> join_group(int rank, const std::vector<int>& ranks, int stage);
+  std::shared_ptr<InprocGroupShared> join_group(int rank, uint16_t lane,
+                                                const std::vector<int>& ranks, int stage);
   void abort(const Error& cause);
 
   struct Forming {
@@ -37,24 +38,25 @@ struct InprocWorld::State {
   Mailboxes<at::Tensor> boxes;
   std::vector<int> all_ranks;
   std::mutex mutex;
-  // By stage and ranks: how often each rank called, and the groups that not all have joined yet, by
-  // the number of the call.
-  std::map<std::tuple<int, std::vector<int>, int>, int64_t> num_calls;
-  std::map<std::tuple<int, std::vector<int>, int64_t>, Forming> forming;
+  // By lane, stage and ranks: how often each rank called, and the groups that not all have joined
+  // yet, by the number of the call.
+  std::map<std::tuple<uint16_t, int, std::vector<int>, int>, int64_t> num_calls;
+  std::map<std::tuple<uint16_t, int, std::vector<int>, int64_t>, Forming> forming;
   std::vector<std::weak_ptr<InprocGroupShared>> groups;  // to wake on abort
   NoteQueue notes;
 };
 
-std::shared_ptr<InprocGroupShared> InprocWorld::State::join_group(int rank,
+std::shared_ptr<InprocGroupShared> InprocWorld::State::join_group(int rank, uint16_t lane,
                                                                   const std::vector<int>& ranks,
                                                                   int stage) {
   std::lock_guard lock(mutex);
-  const int64_t call = num_calls[{stage, ranks, rank}]++;
-  const auto entry = forming.try_emplace({stage, ranks, call}).first;
+  const int64_t call = num_calls[{lane, stage, ranks, rank}]++;
+  const auto entry = forming.try_emplace({lane, stage, ranks, call}).first;
   if (entry->second.group == nullptr) {
     std::erase_if(groups, [](const auto& group) { return group.expired(); });
-    entry->second.group =
-        std::make_shared<InprocGroupShared>(ranks, timeout_s, boxes.abort_flag(), spin_s);
+    // Those who meet beside the workers leave them the cores.
+    entry->second.group = std::make_shared<InprocGroupShared>(ranks, timeout_s, boxes.abort_flag(),
+                                                              lane == 0 ? spin_s : 0);
     groups.push_back(entry->second.group);
   }
   std::shared_ptr<InprocGroupShared> group = entry->second.group;
@@ -84,7 +86,7 @@ Transfer transfer_of(const at::Tensor& tensor, double wait_s) {
 
 class InprocWorld::Member final : public Communicator {
  public:
-  Member(int rank, State& world) : rank_(rank), world_(world) {}
+  Member(int rank, uint16_t lane, State& world) : rank_(rank), lane_(lane), world_(world) {}
 
   int rank() const override { return rank_; }
   int world_size() const override { return world_.boxes.num_ranks(); }
@@ -108,6 +110,24 @@ class InprocWorld::Member final : public Communicator {
     return tensor;
   }
 
+  bool receive_any(uint16_t lane, double wait_s, Arrived& arrived, Transfer* transfer) override {
+    Mailboxes<at::Tensor>::Arrival arrival;
+    double waited_s = 0;
+    const bool found = world_.boxes.receive_any(rank_, lane, wait_s, arrival, &waited_s);
+    if (transfer != nullptr) {
+      transfer->wait_s += waited_s;
+      transfer->bytes += transfer_of(arrival.payload, 0).bytes;
+    }
+    if (found) {
+      arrived = {arrival.from, arrival.tag, std::move(arrival.payload)};
+    }
+    return found;
+  }
+
+  std::unique_ptr<Communicator> on_lane(uint16_t lane) override {
+    return std::make_unique<Member>(rank_, lane, world_);
+  }
+
   std::unique_ptr<Group> group(const std::vector<int>& ranks, int stage) override {
     const auto own = std::find(ranks.begin(), ranks.end(), rank_);
     const bool ascending =
@@ -123,7 +143,7 @@ class InprocWorld::Member final : public Communicator {
                               world_size() - 1, rank_, join(parts, ", ")))
           .at_rank(rank_);
     }
-    return std::make_unique<InprocGroup>(world_.join_group(rank_, ranks, stage),
+    return std::make_unique<InprocGroup>(world_.join_group(rank_, lane_, ranks, stage),
                                          static_cast<int>(own - ranks.begin()));
   }
 
@@ -131,6 +151,7 @@ class InprocWorld::Member final : public Communicator {
 
  private:
   const int rank_;
+  const uint16_t lane_;  // of its groups
   State& world_;
 };
 
@@ -141,7 +162,7 @@ InprocWorld::~InprocWorld() = default;
 
 std::unique_ptr<Communicator> InprocWorld::communicator(int rank) {
   MILLRACE_CHECK(rank >= 0 && rank < state_->boxes.num_ranks(), fmt::format("rank {}", rank));
-  return std::make_unique<Member>(rank, *state_);
+  return std::make_unique<Member>(rank, uint16_t{0}, *state_);
 }
 
 int InprocWorld::num_ranks() const { return state_->boxes.num_ranks(); }
@@ -167,9 +188,11 @@ void InprocWorld::listen(Listener listener) { state_->notes.listen(std::move(lis
 std::vector<RankWait> InprocWorld::waits() const {
   std::vector<RankWait> waits;
   for (const int rank : state_->all_ranks) {
-    if (const auto wait = state_->boxes.waiting(rank)) {
-      waits.push_back(
-          {.rank = rank, .from = wait->from, .tag = wait->tag, .waited_s = wait->waited_s});
+    for (const auto& wait : state_->boxes.waiting(rank)) {
+      if (wait.from != Mailboxes<at::Tensor>::kAnybody) {
+        waits.push_back(
+            {.rank = rank, .from = wait.from, .tag = wait.tag, .waited_s = wait.waited_s});
+      }
     }
   }
   return waits;

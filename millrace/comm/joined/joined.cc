@@ -27,8 +27,13 @@ constexpr int32_t kMessagesOfPiece = 1 << 16;  // more than a program sends from
 
 class JoinedWorld::Member final : public Communicator, public Channel {
  public:
-  Member(int rank, std::shared_ptr<State> state)
-      : rank_(rank), state_(std::move(state)), inner_(state_->inner.communicator(rank)) {}
+  Member(int rank, uint16_t lane, std::shared_ptr<State> state)
+      : rank_(rank), lane_(lane), state_(std::move(state)) {
+    inner_ = state_->inner.communicator(rank);
+    if (lane != 0) {
+      inner_ = inner_->on_lane(lane);
+    }
+  }
 
   int rank() const override { return rank_; }
   int world_size() const override { return state_->options.num_ranks; }
@@ -47,6 +52,14 @@ class JoinedWorld::Member final : public Communicator, public Channel {
   at::Tensor receive(int from, const MessageTag& tag, const Fingerprint* expected,
                      Transfer* transfer) override {
     return inner_->receive(from, tag, expected, transfer);
+  }
+
+  bool receive_any(uint16_t lane, double wait_s, Arrived& arrived, Transfer* transfer) override {
+    return inner_->receive_any(lane, wait_s, arrived, transfer);
+  }
+
+  std::unique_ptr<Communicator> on_lane(uint16_t lane) override {
+    return std::make_unique<Member>(rank_, lane, state_);
   }
 
   std::unique_ptr<Group> group(const std::vector<int>& ranks, int stage) override;
@@ -96,13 +109,15 @@ class JoinedWorld::Member final : public Communicator, public Channel {
   int process_of(int rank) const {
     return process_of_rank(rank, state_->options.num_ranks, state_->wire->num_processes());
   }
+  uint16_t lane() const { return lane_; }
   Communicator& inner() { return *inner_; }
   State& state() { return *state_; }
 
  private:
   const int rank_;
+  const uint16_t lane_;  // of its groups
   const std::shared_ptr<State> state_;
-  const std::unique_ptr<Communicator> inner_;
+  std::unique_ptr<Communicator> inner_;
   std::map<int, uint64_t> last_sent_;  // of a program's parts, by process
 };
 
@@ -199,7 +214,7 @@ class JoinedWorld::ReducingGroup final : public Group {
     for (int64_t begin = 0; begin < elements; begin += piece, first_message += kMessagesOfPiece) {
       const int64_t size = std::min(piece, elements - begin);
       at::Tensor part = flat.narrow(0, begin, size);
-      const MessageTag tag{kProgramMessage, key_, number, first_message, 0};
+      const MessageTag tag{kProgramMessage, key_, number, first_message, 0, own_.lane()};
       wait_s += run_program(program(chosen, size), leaders_, tag, part, scratch_, own_, codec);
     }
   }
@@ -226,7 +241,7 @@ class JoinedWorld::ReducingGroup final : public Group {
     if (local_ == nullptr) {
       return;
     }
-    const MessageTag tag{kShareMessage, key_, number, 0, 0};
+    const MessageTag tag{kShareMessage, key_, number, 0, 0, own_.lane()};
     if (own_.rank() == leader_) {
       for (const int rank : locals_) {
         if (rank != leader_) {
@@ -275,15 +290,15 @@ std::unique_ptr<Group> JoinedWorld::Member::group(const std::vector<int>& ranks,
   int64_t call = 0;
   {
     const std::lock_guard lock(state_->groups_mutex);
-    call = state_->num_groups[{stage, ranks, rank_}]++;
+    call = state_->num_groups[{lane_, stage, ranks, rank_}]++;
   }
   std::vector<std::string> parts;
   for (const int rank : ranks) {
     parts.push_back(std::to_string(rank));
   }
   const std::string name =
-      stage == kNoStage ? fmt::format("ranks {} #{}", join(parts, ","), call)
-                        : fmt::format("stage {} ranks {} #{}", stage, join(parts, ","), call);
+      fmt::format("{}{}ranks {} #{}", lane_ == 0 ? "" : fmt::format("lane {} ", lane_),
+                  stage == kNoStage ? "" : fmt::format("stage {} ", stage), join(parts, ","), call);
   return std::make_unique<ReducingGroup>(*this, ranks, stage, name);
 }
 
@@ -291,7 +306,7 @@ std::unique_ptr<Communicator> JoinedWorld::communicator(int rank) {
   MILLRACE_CHECK(std::find(state_->local_ranks.begin(), state_->local_ranks.end(), rank) !=
                      state_->local_ranks.end(),
                  fmt::format("rank {} of another process", rank));
-  return std::make_unique<Member>(rank, state_);
+  return std::make_unique<Member>(rank, uint16_t{0}, state_);
 }
 
 }  // namespace millrace

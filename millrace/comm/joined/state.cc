@@ -43,8 +43,8 @@ constexpr int64_t kNoExchange = -1;
 uint32_t slot_of(int from, int to, const MessageTag& tag) {
   constexpr uint64_t kPrime = 1099511628211U;
   uint64_t hash = 14695981039346656037U;
-  for (const int64_t each :
-       {int64_t{from}, int64_t{to}, int64_t{tag.stage}, tag.microbatch, int64_t{tag.tensor}}) {
+  for (const int64_t each : {int64_t{from}, int64_t{to}, int64_t{tag.lane}, int64_t{tag.stage},
+                             tag.microbatch, int64_t{tag.tensor}}) {
     hash = (hash ^ static_cast<uint64_t>(each)) * kPrime;
   }
   return static_cast<uint32_t>((hash ^ (hash >> 31U)) & 0x3fff'ffffU) + 1;
@@ -90,6 +90,7 @@ uint64_t JoinedWorld::State::send(int from, int to, const MessageTag& tag,
   frame.microbatch = tag.microbatch;
   frame.tensor = tag.tensor;
   frame.to_stage = tag.to_stage;
+  frame.lane = tag.lane;
   if (tag.kind == kProgramMessage) {
     frame.slot = slot_of(from, to, tag);
   }
@@ -120,7 +121,7 @@ uint64_t JoinedWorld::State::send(int from, int to, const MessageTag& tag,
 void JoinedWorld::State::land(int to, int from, const MessageTag& tag, const at::Tensor& part) {
   {
     const std::lock_guard lock(landings_mutex);
-    landings[{to, from, tag.stage, tag.microbatch, tag.tensor}] = part;
+    landings[{to, from, tag.lane, tag.stage, tag.microbatch, tag.tensor}] = part;
   }
   wire->expect(process_of_rank(from, options.num_ranks, wire->num_processes()),
                slot_of(from, to, tag), part);
@@ -129,7 +130,7 @@ void JoinedWorld::State::land(int to, int from, const MessageTag& tag, const at:
 void JoinedWorld::State::forget_landing(int to, int from, const MessageTag& tag) {
   {
     const std::lock_guard lock(landings_mutex);
-    landings.erase({to, from, tag.stage, tag.microbatch, tag.tensor});
+    landings.erase({to, from, tag.lane, tag.stage, tag.microbatch, tag.tensor});
   }
   wire->forget(process_of_rank(from, options.num_ranks, wire->num_processes()),
                slot_of(from, to, tag));
@@ -142,7 +143,7 @@ at::Tensor JoinedWorld::State::landing(const Frame& frame) {
   if (frame.tag_kind == kProgramMessage) {
     const std::lock_guard lock(landings_mutex);
     const auto found = landings.find(
-        {frame.to_rank, frame.from_rank, frame.stage, frame.microbatch, frame.tensor});
+        {frame.to_rank, frame.from_rank, frame.lane, frame.stage, frame.microbatch, frame.tensor});
     if (found != landings.end()) {
       at::Tensor part = std::move(found->second);
       landings.erase(found);

@@ -48,11 +48,13 @@ struct JoinedWorld::State final : public WireListener {
   NoteQueue notes;
 
   std::mutex landings_mutex;
-  using Place = std::tuple<int, int, int, int64_t, int>;  // to, from, stage, microbatch, tensor
+  // To, from, lane, stage, microbatch, tensor.
+  using Place = std::tuple<int, int, uint16_t, int, int64_t, int>;
   std::map<Place, at::Tensor> landings;
 
   std::mutex groups_mutex;
-  std::map<std::tuple<int, std::vector<int>, int>, int64_t> num_groups;  // by stage, ranks, rank
+  // By lane, stage, ranks, rank.
+  std::map<std::tuple<uint16_t, int, std::vector<int>, int>, int64_t> num_groups;
 
   mutable std::mutex exchange_mutex;
   std::condition_variable exchanged;

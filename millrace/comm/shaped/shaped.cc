@@ -4,24 +4,17 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <mutex>
 #include <utility>
 
 #include "millrace/base/clock.h"
+#include "millrace/comm/shaped/inbox.h"
 #include "millrace/transport/pause.h"
 
 namespace millrace {
 namespace {
-
-// The message that says when another one arrives has that one's tag with this bit set: kinds of
-// actions and of engines are below it.
-constexpr uint8_t kStamp = 0x80;
-
-MessageTag stamp_of(MessageTag tag) {
-  MILLRACE_CHECK(tag.kind < kStamp, "message kind " + std::to_string(tag.kind));
-  tag.kind |= kStamp;
-  return tag;
-}
 
 double own_bytes(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<double>(tensor.nbytes()) : 0;
@@ -69,23 +62,50 @@ class ShapedGroup final : public Group {
   const AbortFlag& abort_;
 };
 
+// What the communicators of one rank share, whatever their lanes.
+class RankLinks {
+ public:
+  // Takes the link between two ranks for a message that is sent now; returns when it arrives.
+  double arrival_s(const ShapedNetwork& network, int from, int to, double bytes) {
+    const double now_s = monotonic_s();
+    if (from == to) {
+      return now_s;
+    }
+    const Cluster& cluster = network.cluster;
+    const double sending_s = bytes / cluster.bandwidth_between(from, to) * network.time_scale;
+    const double latency_s = cluster.latency_between(from, to) * network.time_scale;
+    const std::lock_guard lock(mutex_);
+    double& free_s = free_s_[to];
+    free_s = std::max(free_s, now_s) + sending_s;
+    return free_s + latency_s;
+  }
+
+  Inbox& inbox(uint16_t lane) {
+    const std::lock_guard lock(mutex_);
+    return inboxes_[lane];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, double> free_s_;  // by receiver: when the link there has carried all it was given
+  std::map<uint16_t, Inbox> inboxes_;
+};
+
 class ShapedCommunicator final : public Communicator {
  public:
   ShapedCommunicator(std::unique_ptr<Communicator> engine, const ShapedNetwork& network,
-                     AbortFlag& abort)
-      : engine_(std::move(engine)), network_(network), abort_(abort) {}
+                     AbortFlag& abort, std::shared_ptr<RankLinks> own)
+      : engine_(std::move(engine)), network_(network), abort_(abort), own_(std::move(own)) {}
 
   int rank() const override { return engine_->rank(); }
   int world_size() const override { return engine_->world_size(); }
 
   Transfer send(int to, const MessageTag& tag, at::Tensor tensor) override {
     const double bytes = bytes_of(rank(), to, tag, tensor);
-    if (to != rank()) {
-      // Before the message, so that it is there when the message is.
-      at::Tensor arrival = at::empty({1}, at::kDouble);
-      *arrival.data_ptr<double>() = arrival_s(to, bytes);
-      engine_->send(to, stamp_of(tag), std::move(arrival));
-    }
+    // Before the message, so that it is there when the message is.
+    at::Tensor arrival = at::empty({1}, at::kDouble);
+    *arrival.data_ptr<double>() = own_->arrival_s(network_, rank(), to, bytes);
+    engine_->send(to, stamp_of(tag), std::move(arrival));
     Transfer transfer = engine_->send(to, tag, std::move(tensor));
     transfer.bytes = static_cast<int64_t>(bytes);
     return transfer;
@@ -98,19 +118,48 @@ class ShapedCommunicator final : public Communicator {
   at::Tensor receive(int from, const MessageTag& tag, const Fingerprint* expected,
                      Transfer* transfer) override {
     Transfer moved;
-    // The message first: what is missing or unlike is told of it and not of its stamp.
-    at::Tensor tensor = engine_->receive(from, tag, expected, &moved);
-    if (from != rank()) {
-      const double start_s = monotonic_s();
-      const at::Tensor stamp = engine_->receive(from, stamp_of(tag), nullptr, nullptr);
-      pause_until(*stamp.data_ptr<double>(), abort_, network_.spin_s);
-      moved.wait_s += monotonic_s() - start_s;
+    double arrival_s = 0;
+    at::Tensor tensor;
+    Inbox& inbox = own_->inbox(tag.lane);
+    if (std::optional<Inbox::Message> here = inbox.take(from, tag)) {
+      tensor = std::move(here->content.tensor);
+      arrival_s = here->arrival_s;
+      check_alike(from, tag, expected, tensor);
+    } else {
+      // The message first: what is missing or unlike is told of it and not of its stamp.
+      tensor = engine_->receive(from, tag, expected, &moved);
+      arrival_s = stamp(inbox, from, tag);
     }
+    const double start_s = monotonic_s();
+    pause_until(arrival_s, abort_, network_.spin_s);
+    moved.wait_s += monotonic_s() - start_s;
     moved.bytes = static_cast<int64_t>(bytes_of(from, rank(), tag, tensor));
     if (transfer != nullptr) {
       *transfer = moved;
     }
     return tensor;
+  }
+
+  bool receive_any(uint16_t lane, double wait_s, Arrived& arrived, Transfer* transfer) override {
+    const double start_s = monotonic_s();
+    const double deadline_s =
+        wait_s < 0 ? std::numeric_limits<double>::infinity() : start_s + wait_s;
+    Inbox& inbox = own_->inbox(lane);
+    const bool found = await_arrival(inbox, lane, deadline_s);
+    if (found) {
+      arrived = inbox.take_earliest();
+    }
+    if (transfer != nullptr) {
+      transfer->wait_s += wait_s == 0 ? 0 : monotonic_s() - start_s;
+      transfer->bytes +=
+          found ? static_cast<int64_t>(bytes_of(arrived.from, rank(), arrived.tag, arrived.tensor))
+                : 0;
+    }
+    return found;
+  }
+
+  std::unique_ptr<Communicator> on_lane(uint16_t lane) override {
+    return std::make_unique<ShapedCommunicator>(engine_->on_lane(lane), network_, abort_, own_);
   }
 
   std::unique_ptr<Group> group(const std::vector<int>& ranks, int stage) override {
@@ -128,26 +177,66 @@ class ShapedCommunicator final : public Communicator {
                                   : own_bytes(tensor);
   }
 
-  // Takes the link to `to` for a message that is sent now.
-  double arrival_s(int to, double bytes) {
-    const Cluster& cluster = network_.cluster;
-    double& free_s = free_s_[to];
-    free_s = std::max(free_s, monotonic_s()) +
-             bytes / cluster.bandwidth_between(rank(), to) * network_.time_scale;
-    return free_s + cluster.latency_between(rank(), to) * network_.time_scale;
+  void check_alike(int from, const MessageTag& tag, const Fingerprint* expected,
+                   const at::Tensor& tensor) const {
+    const Fingerprint found = fingerprint_of(tensor);
+    if (expected != nullptr && !(*expected == found)) {
+      internal::throw_unlike_message(rank(), {from, tag}, *expected, found);
+    }
+  }
+
+  // Of the message that was taken from the engine.
+  double stamp(Inbox& inbox, int from, const MessageTag& tag) {
+    if (const std::optional<double> here = inbox.take_stamp(from, tag)) {
+      return *here;
+    }
+    return *engine_->receive(from, stamp_of(tag), nullptr, nullptr).data_ptr<double>();
+  }
+
+  // Waits for the time of the first arrival; false when there is none until the deadline (infinite:
+  // the engine's, while nothing is under way).
+  bool await_arrival(Inbox& inbox, uint16_t lane, double deadline_s) {
+    // What waits for messages wakes later than a pause does; so long before an arrival that no
+    // longer matters. A message that comes during the pause is found after it.
+    constexpr double kPauseS = 200e-6;
+    while (true) {
+      Arrived each;
+      while (engine_->receive_any(lane, 0, each, nullptr)) {
+        inbox.put(std::move(each));
+      }
+      const double now_s = monotonic_s();
+      const Inbox::Message* const first = inbox.earliest();
+      if (first != nullptr && first->arrival_s <= now_s) {
+        return true;
+      }
+      if (now_s >= deadline_s) {
+        return false;
+      }
+      const bool arrives = first != nullptr && first->arrival_s <= deadline_s;
+      if (arrives && first->arrival_s - now_s <= kPauseS) {
+        pause_until(first->arrival_s, abort_, network_.spin_s);
+        continue;
+      }
+      const double until_s = arrives ? first->arrival_s - kPauseS : deadline_s;
+      const bool unlimited = until_s == std::numeric_limits<double>::infinity();
+      if (engine_->receive_any(lane, unlimited ? -1 : until_s - now_s, each, nullptr)) {
+        inbox.put(std::move(each));
+      }
+    }
   }
 
   std::unique_ptr<Communicator> engine_;
   const ShapedNetwork& network_;
   AbortFlag& abort_;
-  std::map<int, double> free_s_;  // by receiver: when the link there has carried all it was given
+  const std::shared_ptr<RankLinks> own_;
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> shape_links(std::unique_ptr<Communicator> engine,
                                           const ShapedNetwork& network, AbortFlag& abort) {
-  return std::make_unique<ShapedCommunicator>(std::move(engine), network, abort);
+  return std::make_unique<ShapedCommunicator>(std::move(engine), network, abort,
+                                              std::make_shared<RankLinks>());
 }
 
 }  // namespace millrace

@@ -7,7 +7,9 @@
 // group's reduction lasts Cluster::all_reduce_s from when its last member asked for it.
 //
 // When a message arrives travels with it as a second small message, so nothing is shared between
-// ranks but the engine; their clocks must be one (ranks of one machine).
+// ranks but the engine; their clocks must be one (ranks of one machine). Threads of one rank share
+// its links. Reductions take none: those of a lane do not wait for those of another, nor for
+// messages.
 #pragma once
 
 #include <functional>
@@ -31,7 +33,9 @@ struct ShapedNetwork {
   double spin_s = 0;    // before each moment waited for, see pause_until
 };
 
-// `network` and `abort` outlive the result. Waits for the network count as wait_s of a receive; of
+// The communicator of one rank; its other threads' are made by on_lane(). `network` and `abort`
+// outlive them. What receive_any() gives has arrived by then, the first arrival first, whatever was
+// sent first. Waits for the network count as wait_s of a receive; of
 // a reduction only the wait for its last member does, since its duration is communication. `bytes`
 // of a transfer are the network's. abort() of the result raises `abort` as well, and whoever aborts
 // the engine's world itself raises it too: it ends pauses. A barrier and a message to oneself cost

@@ -45,6 +45,9 @@ void read_optimizer(Reader& reader, TrainConfig& config) {
       case OptimizerKey::Range::kAboveZero:
         config.*key.member = positive(reader, key.name, "a number", 0);
         break;
+      case OptimizerKey::Range::kCount:
+        config.*key.member = static_cast<double>(reader.count(key.name, 1));
+        break;
     }
   }
 }
@@ -120,6 +123,7 @@ TrainConfig train_from(Reader& reader) {
   config.seed = static_cast<uint64_t>(reader.count("seed", 0, 1));
   config.batch_norm =
       choice(reader, "batch_norm", {"per_microbatch", "deferred"}, config.batch_norm);
+  config.loading = choice(reader, "loading", {"parallel", "inline"}, config.loading);
   config.eval_every_epochs = reader.count("eval_every_epochs", 0, config.eval_every_epochs);
   config.checkpoint_every_epochs =
       reader.count("checkpoint_every_epochs", 0, config.checkpoint_every_epochs);
@@ -139,8 +143,10 @@ Value to_value(const TrainConfig& config) {
   table.set("batch", Value::of(config.batch));
   table.set("optimizer", Value::of(config.optimizer));
   for (const OptimizerKey& key : optimizer_keys()) {
-    if (config.*key.member) {
-      table.set(key.name, Value::of(*(config.*key.member)));
+    if (const std::optional<double>& value = config.*key.member) {
+      table.set(key.name, key.range == OptimizerKey::Range::kCount
+                              ? Value::of(static_cast<int64_t>(*value))
+                              : Value::of(*value));
     }
   }
   table.set("lr", Value::of(config.lr));
@@ -169,6 +175,7 @@ Value to_value(const TrainConfig& config) {
   table.set("dtype", Value::of(config.dtype));
   table.set("seed", Value::of(static_cast<int64_t>(config.seed)));
   table.set("batch_norm", Value::of(config.batch_norm));
+  table.set("loading", Value::of(config.loading));
   table.set("eval_every_epochs", Value::of(config.eval_every_epochs));
   table.set("checkpoint_every_epochs", Value::of(config.checkpoint_every_epochs));
   table.set("keep_checkpoints", Value::of(config.keep_checkpoints));

@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "millrace/data/dataset.h"
+#include "millrace/data/internal/crop_mirror.h"
 #include "millrace/data/internal/idx.h"
 
 namespace millrace {
@@ -20,6 +21,7 @@ namespace {
 constexpr int kNumClasses = 10;
 constexpr double kMean = 0.2860;
 constexpr double kDeviation = 0.3530;
+constexpr double kBlack = -kMean / kDeviation;
 
 // The value of each of the 256 pixels, rounded once: float32 batches are float64 batches rounded.
 template <typename T>
@@ -110,6 +112,7 @@ std::unique_ptr<Images> read_split(const std::string& folder, const std::string&
 
 DataSplits fashion_mnist(Reader& options, uint64_t /*seed*/) {
   const std::string folder = options.text("path", "/usr/share/datasets/fashion-mnist");
+  const bool changes = internal::reads_crop_mirror(options);
   DataSplits splits;
   splits.train = read_split(folder, "train");
   splits.test = read_split(folder, "t10k");
@@ -118,6 +121,9 @@ DataSplits fashion_mnist(Reader& options, uint64_t /*seed*/) {
         ErrorCode::kBadFile,
         fmt::format("{}: expected test images of the training images' shape, {}, found {}", folder,
                     to_string(splits.train->input()), to_string(splits.test->input())));
+  }
+  if (changes) {
+    splits.train = internal::with_crop_mirror(std::move(splits.train), kBlack);
   }
   return splits;
 }

@@ -17,12 +17,14 @@
 #include "millrace/base/file.h"
 #include "millrace/base/random.h"
 #include "millrace/data/dataset.h"
+#include "millrace/data/internal/crop_mirror.h"
 #include "millrace/data/internal/image_file.h"
 
 namespace millrace {
 namespace {
 
 constexpr int64_t kMostClasses = 100000;
+constexpr double kBlack = -1;
 
 struct Row {
   std::string file;
@@ -256,6 +258,7 @@ DataSplits image_folder(Reader& options, uint64_t seed) {
   const std::string labels = options.text("labels", "labels.csv");
   const std::string test_labels = options.text("test_labels", "");
   const double share = options.quantity("test_share", 0.2);
+  const bool changes = internal::reads_crop_mirror(options);
   std::error_code ignored;
   if (path.empty() || !std::filesystem::is_directory(path, ignored)) {
     throw options.error("path", fmt::format("image-folder: expected the folder that holds {} and "
@@ -277,6 +280,9 @@ DataSplits image_folder(Reader& options, uint64_t seed) {
   DataSplits splits;
   splits.train = folder.read(csv, train, classes);
   splits.test = folder.read(test_csv, test, classes);
+  if (changes) {
+    splits.train = internal::with_crop_mirror(std::move(splits.train), kBlack);
+  }
   return splits;
 }
 

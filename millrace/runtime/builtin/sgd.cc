@@ -9,29 +9,30 @@
 namespace millrace::builtin_optimizers {
 namespace {
 
-// `target` may equal `current`, so only the other pointers are declared free of aliases.
+// `target` may equal `current`, so only the other pointers are declared free of aliases. `kept`: 1,
+// or 0 for the delta alone.
 template <typename T>
 void update_with_momentum(const T* current, T* target, T* __restrict gradient,
                           T* __restrict velocity, int64_t count, T samples, T clip, T lr,
-                          T momentum, T weight_decay) {
+                          T momentum, T weight_decay, T kept) {
   for (int64_t i = 0; i < count; ++i) {
     const T g = gradient[i] / samples * clip + weight_decay * current[i];
     gradient[i] = 0;
     const T v = momentum * velocity[i] + g;
     velocity[i] = v;
     const T delta = -lr * v;
-    target[i] = current[i] + delta;
+    target[i] = kept * current[i] + delta;
   }
 }
 
 template <typename T>
 void update_plain(const T* current, T* target, T* __restrict gradient, int64_t count, T samples,
-                  T clip, T lr, T weight_decay) {
+                  T clip, T lr, T weight_decay, T kept) {
   for (int64_t i = 0; i < count; ++i) {
     const T g = gradient[i] / samples * clip + weight_decay * current[i];
     gradient[i] = 0;
     const T delta = -lr * g;
-    target[i] = current[i] + delta;
+    target[i] = kept * current[i] + delta;
   }
 }
 
@@ -66,13 +67,14 @@ class Sgd final : public Optimizer {
     const T clip = static_cast<T>(factors.clip);
     const T lr = static_cast<T>(factors.lr);
     const T weight_decay = static_cast<T>(weight_decay_);
+    const T kept = factors.delta_only ? 0 : 1;
     if (velocity_.defined()) {
       update_with_momentum<T>(current.data_ptr<T>(), target.data_ptr<T>(),
                               gradient_sum.data_ptr<T>(), velocity_.data_ptr<T>(), count, samples,
-                              clip, lr, static_cast<T>(momentum_), weight_decay);
+                              clip, lr, static_cast<T>(momentum_), weight_decay, kept);
     } else {
       update_plain<T>(current.data_ptr<T>(), target.data_ptr<T>(), gradient_sum.data_ptr<T>(),
-                      count, samples, clip, lr, weight_decay);
+                      count, samples, clip, lr, weight_decay, kept);
     }
   }
 

@@ -21,6 +21,7 @@ struct Factors {
   T step_size;       // lr / (1 - beta1^t)
   T gradient_decay;  // weight_decay of adam, else 0
   T weight_lr;       // lr weight_decay of adamw, else 0
+  T kept;            // 1; 0 for the delta alone
 };
 
 // `target` may equal `current`, so only the other pointers are declared free of aliases.
@@ -35,7 +36,7 @@ void update_range(const T* current, T* target, T* __restrict gradient, T* __rest
     v[i] = f.beta2 * v[i] + f.rest2 * g * g;
     const T scaled = m[i] / (std::sqrt(v[i]) / f.root_correction2 + f.epsilon);
     const T delta = -(f.step_size * scaled + f.weight_lr * w);
-    target[i] = w + delta;
+    target[i] = f.kept * w + delta;
   }
 }
 
@@ -82,7 +83,8 @@ class Adam final : public Optimizer {
                        .epsilon = static_cast<T>(config_.epsilon.value()),
                        .step_size = static_cast<T>(factors.lr / (1 - std::pow(beta1, age))),
                        .gradient_decay = static_cast<T>(in_gradient ? weight_decay : 0),
-                       .weight_lr = static_cast<T>(in_gradient ? 0 : factors.lr * weight_decay)};
+                       .weight_lr = static_cast<T>(in_gradient ? 0 : factors.lr * weight_decay),
+                       .kept = static_cast<T>(factors.delta_only ? 0 : 1)};
     const int64_t begin = layout().offsets[index];
     update_range<T>(current.data_ptr<T>() + begin, target.data_ptr<T>() + begin,
                     gradient_sum.data_ptr<T>() + begin, m_.data_ptr<T>() + begin,

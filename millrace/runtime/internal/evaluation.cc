@@ -60,7 +60,7 @@ void Worker::Evaluation::forward(const Action& action) {
       inputs(index, action.first)[input] = own.outputs[static_cast<std::size_t>(made[k])];
     }
   }
-  worker_.finish(action, samples, start_s);
+  worker_.finish(action, 0, samples, start_s);
 }
 
 void Worker::Evaluation::send(const Action& action) {

@@ -16,6 +16,26 @@ namespace millrace {
 using internal::Slot;
 using internal::SlotRing;
 
+namespace {
+
+// Outside of STEP: the newest version is the one there is.
+StageTensors tensors_of(HeldStage& held) {
+  return {held.gradient, held.versions.newest(), held.versions.newest()};
+}
+
+bool loads_data(const Stage& stage) { return stage.takes_data() || stage.is_last(); }
+
+// The fault of `verify --break scale`, on elements [begin, end) of gradient sums that are final on
+// this replica.
+void divide_again(const WorkerSetup& setup, const HeldStage& held, double samples, int64_t begin,
+                  int64_t end) {
+  if (setup.divide_twice) {
+    held.gradient.narrow(0, begin, end - begin).div_(samples);
+  }
+}
+
+}  // namespace
+
 Worker::Training::Lane::Lane(HeldStage& own, Worker& worker, const ActionList& actions)
     : held(own),
       neighbours(own.stage, own.borders, *worker.communicator_, &worker.recorder_),
@@ -25,11 +45,21 @@ Worker::Training::Lane::Lane(HeldStage& own, Worker& worker, const ActionList& a
     last = std::max(last, action.last);
   }
   runs_.resize(static_cast<std::size_t>(last) + 1);
+  reduce_after_.resize(static_cast<std::size_t>(last) + 1);
+  int64_t newest_backward = kNone;
   for (const Action& action : actions) {
     for (int64_t m = action.first;
          action.kind == ActionKind::kForward && action.stage == own.index && m <= action.last;
          ++m) {
       runs_[static_cast<std::size_t>(m)] = true;
+    }
+    if (action.stage != own.index) {
+      continue;
+    }
+    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGradient) {
+      newest_backward = action.last;
+    } else if (action.kind == ActionKind::kReduce && newest_backward != kNone) {
+      reduce_after_[static_cast<std::size_t>(newest_backward)] = &action;
     }
   }
   if (worker.setup_.recompute != Recompute::kNothing) {
@@ -54,6 +84,69 @@ Worker::Training::Training(Worker& worker, const TrainSegment& segment)
       }
     }
   }
+  if (segment.dealer == nullptr) {
+    start_loader();
+    return;
+  }
+  for (const std::unique_ptr<Lane>& own : lanes_) {
+    own->blocks = microbatches_by_replica(*segment.lowered, own->held.index);
+    const std::vector<int64_t>& block = own->blocks[static_cast<std::size_t>(own->held.replica)];
+    own->place_in_block.resize(static_cast<std::size_t>(segment.lowered->microbatches_per_step));
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      own->place_in_block[static_cast<std::size_t>(block[i])] = static_cast<int64_t>(i);
+    }
+  }
+}
+
+// Parts that are dealt while the segment runs are known too late to load them ahead.
+void Worker::Training::start_loader() {
+  std::vector<bool> loads(lane_of_.size());
+  for (const std::unique_ptr<Lane>& own : lanes_) {
+    loads[static_cast<std::size_t>(own->held.index)] = loads_data(own->held.stage);
+  }
+  LoadOrder order = load_order(*segment_.lowered, worker_.communicator_->rank(), segment_.num_steps,
+                               loads, worker_.setup_.recompute == Recompute::kStage);
+  if (worker_.setup_.train.loading == "parallel" && !order.list.empty()) {
+    loader_ = std::make_unique<Loader>(*segment_.feed, std::move(order),
+                                       [gate = segment_.gate] { return gate->broken(); });
+  }
+}
+
+Batch Worker::Training::load(const Stage& stage, int64_t number) const {
+  if (!loads_data(stage)) {
+    return {};
+  }
+  return loader_ == nullptr ? segment_.feed->part(number) : loader_->take(number);
+}
+
+// Records a compute action that began at `start_s`. An emulated device begins when the samples are
+// there.
+void Worker::Training::finish_compute(const Action& action, int64_t samples, double start_s) {
+  const double wait_s = loader_ == nullptr ? 0.0 : loader_->take_wait_s();
+  worker_.finish(action, last_step(action), samples, start_s + wait_s);
+  worker_.recorder_.add(action, start_s, monotonic_s(), wait_s, 0);
+}
+
+bool Worker::Training::enter_step(int64_t step) {
+  if (segment_.dealer == nullptr) {
+    return segment_.gate->enter(step);
+  }
+  const std::optional<Dealer::Part> part =
+      segment_.dealer->part(worker_.stages_.front()->replica, step);
+  if (!part || !segment_.gate->enter(part->step)) {
+    return false;
+  }
+  part_ = *part;
+  return true;
+}
+
+int64_t Worker::Training::fed(const Lane& own, int64_t microbatch) const {
+  if (segment_.dealer == nullptr) {
+    return microbatch;
+  }
+  const int64_t place = own.place_in_block[static_cast<std::size_t>(listed(microbatch))];
+  return part_.step * segment_.lowered->microbatches_per_step +
+         own.blocks[static_cast<std::size_t>(part_.slot)][static_cast<std::size_t>(place)];
 }
 
 void Worker::Training::forward(const Action& action) {
@@ -64,15 +157,15 @@ void Worker::Training::forward(const Action& action) {
   for (int64_t m = action.first; m <= action.last; ++m) {
     samples += forward_one(own, action, m);
   }
-  worker_.finish(action, samples, start_s);
-  worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
+  finish_compute(action, samples, start_s);
   measure_stash();
 }
 
 void Worker::Training::backward(const Action& action) {
   run_backward(action, [&](Lane& own, Slot& slot, const WeightViews& weights) {
     slot.input_gradients =
-        own.held.stage.backward(slot.stash, weights, slot.gradients, own.held.gradient_views);
+        own.held.stage.backward(slot.stash, weights, slot.gradients, own.held.gradient_views,
+                                announcer(own, slot.microbatch));
   });
 }
 
@@ -96,13 +189,13 @@ void Worker::Training::weight_gradient(const Action& action) {
     }
   }
   measure_stash();
-  own.held.stage.backward_weight(stashes, own.held.gradient_views);
+  own.held.stage.backward_weight(stashes, own.held.gradient_views, announcer(own, action.last));
   for (int64_t m = action.first; m <= action.last; ++m) {
     Slot& slot = own.slots.at(m);
     slot.computed = true;
     SlotRing::release_when_done(slot, own.held.borders.num_sources());
   }
-  worker_.finish(action, samples, start_s);
+  worker_.finish(action, last_step(action), samples, start_s);
   worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
 }
 
@@ -124,7 +217,7 @@ void Worker::Training::send(const Action& action) {
 void Worker::Training::receive(const Action& action) {
   announce(action);
   Lane& own = lane(action);
-  const int64_t samples = segment_.feed->part_samples(action.first);
+  const int64_t samples = segment_.feed->part_samples(fed(own, action.first));
   Slot& slot = own.slots.at(action.first);
   if (action.kind == ActionKind::kReceiveForward) {
     slot.inputs.resize(own.held.stage.inputs().size());
@@ -136,11 +229,21 @@ void Worker::Training::receive(const Action& action) {
 
 void Worker::Training::reduce(const Action& action) {
   announce(action);
-  HeldStage& held = lane(action).held;
+  Lane& own = lane(action);
+  HeldStage& held = own.held;
   MILLRACE_CHECK(held.exchange != nullptr, "REDUCE on a stage with one replica");
   const double start_s = monotonic_s();
   Transfer transfer;
-  held.exchange->reduce(held.gradient, transfer);
+  own.update = update_of(own, first_step(action), last_step(action));
+  if (announces(own) && !held.exchange->announced()) {
+    // Without a sample in the last backward: the others' layers are told of all the same.
+    held.stage.tell_all(announcer(own));
+  }
+  transfer = std::exchange(own.beside, Transfer{});
+  if (!held.exchange->announced()) {
+    divide_again(worker_.setup_, held, own.update.samples, 0, held.gradient.numel());
+  }
+  held.exchange->reduce(own.update, tensors_of(held), transfer);
   worker_.recorder_.add(action, start_s, monotonic_s(), transfer.wait_s, transfer.bytes);
 }
 
@@ -171,15 +274,13 @@ void Worker::Training::norm(const Action& action) {
 void Worker::Training::step(const Action& action) {
   announce(action);
   const double start_s = monotonic_s();
-  HeldStage& held = lane(action).held;
-  if (held.exchange != nullptr) {
-    held.exchange->step([&] { update(held, action); });
-  } else {
-    update(held, action);
-  }
-  worker_.finish(action, 0, start_s);
+  Lane& own = lane(action);
+  HeldStage& held = own.held;
+  Transfer transfer;
+  update(own, action, transfer);
+  worker_.finish(action, last_step(action), 0, start_s);
   const double end_s = monotonic_s();
-  worker_.recorder_.add(action, start_s, end_s, 0, 0);
+  worker_.recorder_.add(action, start_s, end_s, transfer.wait_s, transfer.bytes);
   if (&held == worker_.stages_.front().get()) {
     worker_.recorder_.step_done(end_s, last_step(action) - first_step(action) + 1);
   }
@@ -206,10 +307,8 @@ Tensors Worker::Training::run_forward(Lane& own, Slot& slot, const WeightViews& 
                                       at::TensorList buffers, at::TensorList accumulators,
                                       LossSums& sums) const {
   const Stage& stage = own.held.stage;
-  Batch batch;
-  if (stage.takes_data() || stage.is_last()) {
-    batch = segment_.feed->part(slot.microbatch);
-  }
+  const int64_t number = fed(own, slot.microbatch);
+  Batch batch = load(stage, number);
   if (stage.takes_data()) {
     slot.inputs.resize(stage.inputs().size());
     slot.inputs.front() = std::move(batch.input);
@@ -217,8 +316,8 @@ Tensors Worker::Training::run_forward(Lane& own, Slot& slot, const WeightViews& 
   const LayerContext context{
       .training = true,
       .seed = worker_.setup_.seed,
-      .step = segment_.first_step + slot.microbatch / segment_.lowered->microbatches_per_step,
-      .first_place = segment_.feed->first_place(slot.microbatch),
+      .step = segment_.first_step + number / segment_.lowered->microbatches_per_step,
+      .first_place = segment_.feed->first_place(number),
       .buffers = buffers,
       .accumulators = accumulators};
   return stage.forward(context, slot.inputs, weights, batch.target, slot.stash, sums);
@@ -228,7 +327,7 @@ Tensors Worker::Training::run_forward(Lane& own, Slot& slot, const WeightViews& 
 int64_t Worker::Training::forward_one(Lane& own, const Action& action, int64_t microbatch) {
   HeldStage& held = own.held;
   Slot& slot = own.slots.at(microbatch);
-  slot.samples = segment_.feed->part_samples(microbatch);
+  slot.samples = segment_.feed->part_samples(fed(own, microbatch));
   const Recompute recompute = worker_.setup_.recompute;
   LossSums sums;
   if (slot.samples > 0) {
@@ -250,8 +349,10 @@ int64_t Worker::Training::forward_one(Lane& own, const Action& action, int64_t m
   }
   hand_on(own, slot);
   if (held.stage.is_last() && sums.samples > 0) {
-    segment_.board->report(microbatch / segment_.lowered->microbatches_per_step, held.replica,
-                           sums);
+    own.losses.loss += sums.loss;
+    own.losses.samples += sums.samples;
+    segment_.board->report(fed(own, microbatch) / segment_.lowered->microbatches_per_step,
+                           held.replica, sums);
   }
   return slot.samples;
 }
@@ -364,8 +465,7 @@ void Worker::Training::run_backward(const Action& action, const Compute& compute
     slot.computed = action.kind != ActionKind::kInputGradient;
     SlotRing::release_when_done(slot, own.held.borders.num_sources());
   }
-  worker_.finish(action, samples, start_s);
-  worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
+  finish_compute(action, samples, start_s);
 }
 
 // Sums what all stashes of the rank hold, a shared tensor once.
@@ -400,27 +500,108 @@ void Worker::Training::measure_stash() {
   worker_.peak_stash_bytes_ = std::max(worker_.peak_stash_bytes_, sum);
 }
 
-void Worker::Training::update(HeldStage& held, const Action& action) {
-  const int64_t step = last_step(action);
-  const double samples = update_samples(action);
-  if (worker_.setup_.divide_twice) {
-    held.gradient.div_(samples);
+// What the rule of a stage is told of an update that applies these steps.
+Update Worker::Training::update_of(const Lane& own, int64_t first_step, int64_t last_step) const {
+  Update update{.step = segment_.first_step + fed_step(last_step),
+                .samples = 0,
+                .own_samples = 0,
+                .lr = segment_.lr->at(segment_.first_step + fed_step(last_step))};
+  const int64_t each = segment_.lowered->microbatches_per_step;
+  for (int64_t step = first_step; step <= last_step; ++step) {
+    update.samples += static_cast<double>(segment_.feed->step_samples(fed_step(step)));
+    for (int64_t m = step * each; m < (step + 1) * each; ++m) {
+      if (runs(own, m)) {
+        update.own_samples += static_cast<double>(segment_.feed->part_samples(fed(own, m)));
+      }
+    }
   }
-  if (segment_.observer != nullptr) {
-    segment_.observer->before_update(held.index, held.replica, step, held.gradient, samples,
-                                     held.versions.newest());
+  return update;
+}
+
+// Whether the stage's rule is told of gradients layer by layer. On an emulated device a layer ends
+// at no time of its own.
+bool Worker::Training::announces(const Lane& own) const {
+  return own.held.exchange != nullptr && own.held.exchange->traits().overlaps &&
+         !worker_.setup_.device;
+}
+
+// For the last backward of an update; empty for other ones.
+LayerDone Worker::Training::announcer(Lane& own, int64_t microbatch) {
+  const Action* reduce = own.reduce_after(listed(microbatch));
+  if (reduce == nullptr || !announces(own)) {
+    return {};
   }
+  const int64_t each = segment_.lowered->microbatches_per_step;
+  const int64_t offset = microbatch / each - listed(microbatch) / each;
+  own.update = update_of(own, reduce->first / each + offset, reduce->last / each + offset);
+  return announcer(own);
+}
+
+LayerDone Worker::Training::announcer(Lane& own) {
+  return [this, &own](int64_t begin, int64_t end) {
+    divide_again(worker_.setup_, own.held, own.update.samples, begin, end);
+    own.held.exchange->ready(own.update, tensors_of(own.held), {begin, end}, own.beside);
+  };
+}
+
+void Worker::Training::begin() {
+  for (const std::unique_ptr<Lane>& own : lanes_) {
+    if (own->held.exchange != nullptr) {
+      own->held.exchange->begin(own->held.versions.newest());
+    }
+  }
+}
+
+void Worker::Training::finish() {
+  for (const std::unique_ptr<Lane>& own : lanes_) {
+    if (own->held.exchange != nullptr) {
+      Transfer transfer;
+      own->held.exchange->finish(tensors_of(own->held), optimizer_step(own->held, own->update),
+                                 transfer);
+    }
+  }
+}
+
+// The optimizer as a rule may call it, by the learning rate of that update.
+OptimizerStep Worker::Training::optimizer_step(HeldStage& held, const Update& update) const {
+  return [this, &held, &update](const at::Tensor& current, at::Tensor& target, at::Tensor& gradient,
+                                double samples, bool delta_only) {
+    const int64_t step = update.step - segment_.first_step;
+    if (segment_.observer != nullptr) {
+      segment_.observer->before_update(held.index, held.replica, step, gradient, samples, current);
+    }
+    held.optimizer->update(
+        current, target, gradient,
+        {.samples = samples, .lr = update.lr, .clip = clip_, .delta_only = delta_only});
+  };
+}
+
+void Worker::Training::update(Lane& own, const Action& action, Transfer& transfer) {
+  HeldStage& held = own.held;
   const at::Tensor current = held.versions.newest();
   at::Tensor& target = held.versions.buffer_for(action.version);
-  held.optimizer->update(
-      current, target, held.gradient,
-      {.samples = samples, .lr = segment_.lr->at(segment_.first_step + step), .clip = clip_});
+  if (held.exchange == nullptr) {
+    own.update = update_of(own, first_step(action), last_step(action));
+  }
+  const OptimizerStep optimizer = optimizer_step(held, own.update);
+  if (held.exchange == nullptr) {
+    divide_again(worker_.setup_, held, own.update.samples, 0, held.gradient.numel());
+    optimizer(current, target, held.gradient, own.update.samples, false);
+  } else {
+    StageTensors tensors{held.gradient, current, target};
+    if (own.losses.samples > 0) {
+      tensors.loss = own.losses.loss / static_cast<double>(own.losses.samples);
+    }
+    own.losses = LossSums{};
+    held.exchange->step(own.update, tensors, optimizer, transfer);
+  }
   held.versions.made(action.version);
   if (!held.accumulators.empty()) {
     held.stage.commit(held.accumulators, held.buffers);
   }
   if (segment_.observer != nullptr) {
-    segment_.observer->after_update(held.index, held.replica, step, held.versions.newest());
+    segment_.observer->after_update(held.index, held.replica, last_step(action),
+                                    held.versions.newest());
   }
 }
 

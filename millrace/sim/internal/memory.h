@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "millrace/sim/internal/engine.h"
+#include "millrace/sim/internal/run_list.h"
 #include "millrace/sim/simulate.h"
 
 namespace millrace::internal {

@@ -15,6 +15,7 @@
 
 #include "millrace/collective/program.h"
 #include "millrace/comm/joined/joined.h"
+#include "tests/transport/threads.h"
 
 namespace millrace {
 
@@ -129,6 +130,88 @@ inline void exchange_texts_and_notes(JoinedWorld& world) {
   for (const auto& [from, text] : heard) {
     EXPECT_EQ(text, std::to_string(next[static_cast<std::size_t>(from)]++)) << from;
   }
+}
+
+// Every rank's background thread reduces at a lane of its own while its worker reduces, with unlike
+// sizes of the same ranks and stage, and passes messages round; some sums travel in large pieces.
+inline void reduce_at_two_lanes(int rank, Communicator& comm) {
+  constexpr int kRounds = 200;
+  constexpr int64_t kSmall = 1000;
+  constexpr int64_t kLarge = 200'000;  // beyond what travels with its frame
+  const int num_ranks = comm.world_size();
+  std::vector<int> ranks(static_cast<std::size_t>(num_ranks));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto sums = [&](Communicator& own, int factor, bool passes_messages) {
+    const std::unique_ptr<Group> group = own.group(ranks, 3);
+    for (int round = 0; round < kRounds; ++round) {
+      const int64_t size = (round + factor) % 20 == 0 ? kLarge : kSmall;
+      const MessageTag tag{.kind = kRuleMessage, .microbatch = round, .lane = 2};
+      if (passes_messages) {
+        own.send((rank + 1) % num_ranks, tag, at::full({size}, rank + round, at::kFloat));
+      }
+      at::Tensor sum = at::full({size + factor}, factor * (rank + round), at::kFloat);
+      group->all_reduce_sum(sum);
+      const int expected = factor * (num_ranks * (num_ranks - 1) / 2 + num_ranks * round);
+      EXPECT_TRUE(at::equal(sum, at::full({size + factor}, expected, at::kFloat))) << round;
+      if (passes_messages) {
+        const int from = (rank + num_ranks - 1) % num_ranks;
+        const at::Tensor got = own.receive(from, tag, nullptr, nullptr);
+        EXPECT_TRUE(at::equal(got, at::full({size}, from + round, at::kFloat))) << round;
+      }
+    }
+  };
+  const auto errors = run_ranks(2, [&](int thread) {
+    try {
+      if (thread == 0) {
+        sums(comm, 1, true);
+      } else {
+        sums(*comm.on_lane(1), 3, false);
+      }
+    } catch (const Error& error) {
+      comm.abort(error);
+      throw;
+    }
+  });
+  EXPECT_EQ(thrown(errors), "");
+}
+
+// Rank 0 takes what all ranks, itself included, send to a lane of its: each sender's in order, and
+// answers them.
+inline void serve_whoever_comes(int rank, Communicator& comm) {
+  constexpr int kEach = 100;
+  const auto tag_of = [](int64_t number, int lane) {
+    return MessageTag{kRuleMessage, 0, number, 0, 0, static_cast<uint16_t>(lane)};
+  };
+  const auto serve = [&] {
+    const std::unique_ptr<Communicator> own = comm.on_lane(3);
+    std::vector<int64_t> next(static_cast<std::size_t>(own->world_size()));
+    for (int taken = 0; taken < kEach * own->world_size(); ++taken) {
+      Arrived arrived;
+      ASSERT_TRUE(own->receive_any(3, -1, arrived, nullptr));
+      int64_t& number = next[static_cast<std::size_t>(arrived.from)];
+      EXPECT_EQ(arrived.tag, tag_of(number, 3));
+      const int64_t size = number % 50 == 0 ? 200'000 : 5;
+      EXPECT_TRUE(at::equal(arrived.tensor, at::full({size}, arrived.from, at::kFloat)));
+      own->send(arrived.from, tag_of(number++, 2), arrived.tensor.add(1));
+    }
+  };
+  const auto ask = [&] {
+    for (int64_t i = 0; i < kEach; ++i) {
+      const int64_t size = i % 50 == 0 ? 200'000 : 5;
+      comm.send(0, tag_of(i, 3), at::full({size}, rank, at::kFloat));
+      const at::Tensor answer = comm.receive(0, tag_of(i, 2), nullptr, nullptr);
+      EXPECT_TRUE(at::equal(answer, at::full({size}, rank + 1, at::kFloat)));
+    }
+  };
+  const auto errors = run_ranks(rank == 0 ? 2 : 1, [&](int thread) {
+    try {
+      thread == 0 ? ask() : serve();
+    } catch (const Error& error) {
+      comm.abort(error);
+      throw;
+    }
+  });
+  EXPECT_EQ(thrown(errors), "");
 }
 
 inline std::vector<std::string> collective_names() {

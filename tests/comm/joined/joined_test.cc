@@ -131,6 +131,51 @@ TEST(Joined, GroupsOfSomeRanksReduceAtOnce) {
   close_all(worlds);
 }
 
+TEST(Joined, LanesReduceAndPassMessagesAtOnce) {
+  for (const auto& [num_ranks, algorithm] : {std::pair<int, std::string>{2, "ring"},
+                                             {2, "native"},
+                                             {4, "halving-doubling"},
+                                             {3, "native"}}) {
+    Worlds worlds = joined_worlds(num_ranks, 2, kLongS, [&](const auto&, int64_t, int64_t) {
+      return ChosenCollective{algorithm, {}};
+    });
+    EXPECT_EQ(thrown(on_all_ranks(worlds, reduce_at_two_lanes)), "") << algorithm;
+    close_all(worlds);
+  }
+}
+
+TEST(Joined, WhateverComesFirstCrossesProcesses) {
+  Worlds worlds = joined_worlds(5, 2, kLongS);
+  EXPECT_EQ(thrown(on_all_ranks(worlds, serve_whoever_comes)), "");
+  close_all(worlds);
+}
+
+TEST(Joined, AnAbortWakesEveryLaneOfEveryProcess) {
+  Worlds worlds = joined_worlds(2, 2, kLongS);
+  const double start_s = monotonic_s();
+  const auto errors = run_ranks(4, [&](int thread) {
+    const auto comm = worlds[static_cast<std::size_t>(thread % 2)]->communicator(thread % 2);
+    Arrived arrived;
+    if (thread == 0) {
+      EXPECT_TRUE(comm->receive_any(4, -1, arrived, nullptr));
+      worlds[0]->abort(Error(ErrorCode::kNoSpace, "disk full").at_rank(0));
+    } else if (thread == 1) {
+      comm->send(0, {.kind = kRuleMessage, .lane = 4}, at::Tensor());
+      comm->receive_any(9, -1, arrived, nullptr);
+    } else {
+      comm->on_lane(2)->group({0, 1})->barrier();  // of process 0's and 1's, which end, too
+      comm->receive((thread + 1) % 2, {.kind = kRuleMessage, .lane = 5}, nullptr, nullptr);
+    }
+  });
+  EXPECT_LT(monotonic_s() - start_s, kLongS / 2);
+  for (const std::size_t thread : {1U, 2U, 3U}) {
+    ASSERT_TRUE(errors[thread].has_value()) << thread;
+    EXPECT_EQ(errors[thread]->code(), ErrorCode::kPeerLost);
+    EXPECT_THAT(errors[thread]->what(), HasSubstr("disk full"));
+  }
+  close_all(worlds);
+}
+
 TEST(Joined, ARankThatFailsIsNamedInEveryProcess) {
   Worlds worlds = joined_worlds(4, 2, kLongS);
   const auto errors = on_all_ranks(worlds, [&](int rank, Communicator& comm) {

@@ -89,6 +89,17 @@ TEST_F(MpiWorld, GroupsOfSomeRanksReduceAtOnce) {
   }
 }
 
+TEST_F(MpiWorld, LanesReduceAndPassMessagesAtOnce) {
+  for (const std::string name : {"ring", "native"}) {
+    world->reduce_by([&](const auto&, int64_t, int64_t) { return ChosenCollective{name}; });
+    EXPECT_EQ(on_local_ranks(*world, reduce_at_two_lanes), "") << name;
+  }
+}
+
+TEST_F(MpiWorld, WhateverComesFirstCrossesProcesses) {
+  EXPECT_EQ(on_local_ranks(*world, serve_whoever_comes), "");
+}
+
 TEST_F(MpiWorld, LargeTensorsCrossBothWaysAtOnce) {
   constexpr int64_t kElements = 1'500'000;
   const std::string problem = on_local_ranks(*world, [](int rank, Communicator& comm) {

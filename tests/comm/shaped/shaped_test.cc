@@ -145,6 +145,132 @@ TEST(Shaped, OnlyOverriddenLinksOfAFreeNetworkTakeTime) {
   EXPECT_EQ(transfer.bytes, 20);
 }
 
+MessageTag rule_message(int64_t number, uint16_t lane = 1) {
+  return {.kind = kRuleMessage, .microbatch = number, .lane = lane};
+}
+
+// The first is sent over a slow link, the others over fast ones.
+TEST(Shaped, WhateverComesIsTakenInTheOrderOfArrival) {
+  constexpr double kSlowS = 0.3;
+  ShapedNetwork network;
+  network.cluster = free_cluster(3);
+  network.cluster.links.push_back({0, 2, 1000, 0});
+  World world(3, std::move(network));
+  const double start_s = monotonic_s();
+  world[0].send(2, rule_message(1), at::full({75}, 1.0F));
+  world[1].send(2, rule_message(2), at::full({5}, 2.0F));
+  world[2].send(2, rule_message(3), at::full({5}, 3.0F));
+  if (monotonic_s() >= start_s + kSlowS) {
+    GTEST_SKIP() << "the machine stood still";
+  }
+  std::vector<int> order;
+  Transfer transfer;
+  for (int i = 0; i < 3; ++i) {
+    Arrived arrived;
+    ASSERT_TRUE(world[2].receive_any(1, -1, arrived, &transfer));
+    order.push_back(arrived.from);
+    EXPECT_EQ(arrived.tensor[0].item<int>(), arrived.from + 1);
+    EXPECT_EQ(arrived.tag, rule_message(arrived.from + 1));
+  }
+  EXPECT_EQ(order, (std::vector<int>{1, 2, 0}));
+  EXPECT_GE(monotonic_s(), start_s + kSlowS);
+  EXPECT_GT(transfer.wait_s, 0);
+  EXPECT_EQ(transfer.bytes, 4 * 85);
+  EXPECT_EQ(world.engine().held(2), 0U);
+}
+
+// What is under way for years is neither there by now nor at a deadline, and another message that
+// is sent while it is awaited comes first.
+TEST(Shaped, AnEarlierArrivalIsNoticedWhileALaterOneIsAwaited) {
+  ShapedNetwork network;
+  network.cluster = free_cluster(3);
+  network.cluster.links.push_back({0, 2, 1e-9, 0});
+  World world(3, std::move(network));
+  world[0].send(2, rule_message(1), at::full({75}, 1.0F));
+  const auto errors = run_ranks(2, [&](int thread) {
+    if (thread == 0) {
+      // Until the receiver has taken what there is from the engine.
+      while (world.engine().held(2) > 0) {
+      }
+      world[1].send(2, rule_message(2), at::full({5}, 2.0F));
+      return;
+    }
+    Arrived arrived;
+    ASSERT_TRUE(world[2].receive_any(1, -1, arrived, nullptr));
+    EXPECT_EQ(arrived.from, 1);
+    Transfer transfer;
+    EXPECT_FALSE(world[2].receive_any(1, 0, arrived, &transfer));
+    EXPECT_EQ(transfer.wait_s, 0);
+    EXPECT_FALSE(world[2].receive_any(1, 0.02, arrived, &transfer));
+    EXPECT_GE(transfer.wait_s, 0.02);
+    EXPECT_EQ(transfer.bytes, 0);
+  });
+  EXPECT_EQ(thrown(errors), "");
+}
+
+// A certain message may be among those that were looked at already.
+TEST(Shaped, ReceivesOfBothKindsShareALane) {
+  World world(2, slow_network(2));
+  const double start_s = monotonic_s();
+  for (int64_t i = 0; i < 3; ++i) {
+    world[0].send(1, rule_message(i), at::full({5}, static_cast<float>(i)));  // 0.02 s each
+  }
+  world[0].send(1, rule_message(2), at::full({5}, 7.0F));
+  Arrived arrived;
+  ASSERT_TRUE(world[1].receive_any(1, -1, arrived, nullptr));
+  EXPECT_EQ(arrived.tag, rule_message(0));
+  const Fingerprint expected = fingerprint_of(arrived.tensor);
+  EXPECT_EQ(world[1].receive(0, rule_message(2), &expected, nullptr)[0].item<int>(), 2);
+  EXPECT_GE(monotonic_s(), start_s + 0.06);
+  ASSERT_TRUE(world[1].receive_any(1, 0, arrived, nullptr));
+  EXPECT_EQ(arrived.tag, rule_message(1));
+  const Fingerprint other = fingerprint_of(at::full({6}, 1.0F));
+  EXPECT_THAT([&] { world[1].receive(0, rule_message(2), &other, nullptr); },
+              testing::Throws<Error>(testing::Property(&Error::code, ErrorCode::kInvalidArgument)));
+  EXPECT_FALSE(world[1].receive_any(1, 0, arrived, nullptr));
+}
+
+// What two threads of a rank send to one rank goes one after the other; another lane's receiver
+// takes only its own.
+TEST(Shaped, ThreadsOfARankShareItsLinks) {
+  World world(2, slow_network(2));
+  const double start_s = monotonic_s();
+  const auto errors = run_ranks(4, [&](int thread) {
+    const auto lane = static_cast<uint16_t>(1 + thread % 2);
+    const auto comm = world[thread / 2].on_lane(lane);
+    if (thread < 2) {
+      comm->send(1, rule_message(thread, lane), at::full({10}, static_cast<float>(lane)));
+      return;
+    }
+    Arrived arrived;
+    ASSERT_TRUE(comm->receive_any(lane, -1, arrived, nullptr));
+    EXPECT_EQ(arrived.tag.lane, lane);
+    EXPECT_TRUE(at::equal(arrived.tensor, at::full({10}, static_cast<float>(lane))));
+  });
+  EXPECT_EQ(thrown(errors), "");
+  EXPECT_GE(monotonic_s(), start_s + 0.08);  // 0.04 s each
+}
+
+TEST(Shaped, AnAbortWakesWhoWaitsForAnyMessage) {
+  World world(2, slow_network(2, 1e9));
+  world[0].send(1, rule_message(0, 2), at::full({1}, 1.0F));  // arrives in years
+  const auto errors = run_ranks(3, [&](int thread) {
+    Arrived arrived;
+    if (thread < 2) {
+      world[1].on_lane(7)->receive_any(static_cast<uint16_t>(1 + thread), -1, arrived, nullptr);
+    } else {
+      while (world.engine().held(1) > 0) {  // the second has taken what there is
+      }
+      world[0].abort(Error(ErrorCode::kNoSpace, "disk full").at_rank(0));
+    }
+  });
+  for (const std::size_t thread : {0U, 1U}) {
+    ASSERT_TRUE(errors[thread].has_value());
+    EXPECT_EQ(errors[thread]->code(), ErrorCode::kPeerLost);
+    EXPECT_THAT(errors[thread]->message(), testing::HasSubstr("disk full"));
+  }
+}
+
 TEST(Shaped, AReductionLastsFromItsLastMemberOn) {
   constexpr int kRanks = 3;
   constexpr double kLateS = 0.05;  // the last member

@@ -1,0 +1,25 @@
+// Which of many: the highest scores, and draws without replacement. Pure functions, for rules that
+// send a part of a vector. Indices are 32 bits: sizes are at most 2^32 - 1.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "millrace/base/random.h"
+
+namespace millrace::internal {
+
+// The indices of the `count` highest of `scores` (0 <= count <= size), ascending. Ties go to the
+// lower index; NaN counts as infinite, so that any scores have one answer.
+std::vector<uint32_t> highest(std::span<const double> scores, int64_t count);
+
+// The first `count` indices: what highest() gives for equal scores.
+std::vector<uint32_t> first_indices(int64_t count);
+
+// `count` of the indices below `size` that `taken` (ascending) lacks, ascending: each such set is
+// equally likely, and equal keys draw equal sets. Needs count <= size - taken.size().
+std::vector<uint32_t> draw_others(const RandomKey& key, int64_t size,
+                                  std::span<const uint32_t> taken, int64_t count);
+
+}  // namespace millrace::internal
