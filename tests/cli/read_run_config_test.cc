@@ -187,6 +187,20 @@ TEST(ReadRunConfigTest, AMissingPlanFileIsToldWhereItIsNamed) {
   EXPECT_THAT(error.message(), HasSubstr("no file `no/such.json`"));
 }
 
+TEST(ReadRunConfigTest, OptionsOfARuleAreCheckedForAnyNumberOfReplicas) {
+  const auto read = [](const std::string& rule, const std::string& option) {
+    return read_run_config(kRun, {"parallel.rule=" + rule, "rule." + option});
+  };
+  // Of two replicas one node of two can be made, of one replica none.
+  EXPECT_EQ(read("daso", "node_size=2").rule_options.find("node_size")->integer, 2);
+  EXPECT_EQ(caught([&] { read("daso", "node_size=7"); }).key(), "rule.node_size");
+  EXPECT_THAT(caught([&] { read("bsp", "tau=3"); }).message(), HasSubstr("has no options"));
+  const Error low = caught([&] { read("easgd", "tau=0"); });
+  EXPECT_EQ(low.key(), "rule.tau");
+  EXPECT_THAT(low.message(), HasSubstr("at least 1"));
+  EXPECT_THAT(caught([&] { read("easgd", "taux=1"); }).message(), HasSubstr("did you mean `tau`?"));
+}
+
 TEST(ReadRunConfigTest, KeysOfTheOptimizerGetTheDefaultsThatItsLineSays) {
   const RunConfig sgd = read_run_config(kRun, {"train.momentum=0.5"});
   EXPECT_EQ(sgd.train.momentum, 0.5);

@@ -98,17 +98,30 @@ class Checker {
 
   void check_rule_options() const {
     const RuleEntry& rule = find_rule(parallel().rule);
-    try {
-      RuleConfig config;
-      config.options = settle_rule(rule, config_.rule_options);
-      rule.make(config);
-    } catch (const Error& refusal) {
+    const auto refuse = [this](const Error& refusal) {
       const std::string key = refusal.key().value_or("");
       if (key.starts_with("rule.")) {
         throw placed(refusal, "rule", key.substr(sizeof("rule.") - 1));
       }
       throw placed(refusal, "parallel", "rule");
+    };
+    RuleConfig config;
+    try {
+      config.options = settle_rule(rule, config_.rule_options);
+    } catch (const Error& refusal) {
+      refuse(refusal);
     }
+    // How many replicas a stage gets, the plan says: what suits no number of them is refused here.
+    std::optional<Error> first;
+    for (config.num_members = parallel().workers; config.num_members >= 1; --config.num_members) {
+      try {
+        rule.make(config);
+        return;
+      } catch (const Error& refusal) {
+        first = first.value_or(refusal);
+      }
+    }
+    refuse(*first);
   }
 
   [[noreturn]] void unsupported(const std::string& key, const std::string& message) const {
