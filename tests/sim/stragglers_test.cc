@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "millrace/base/random.h"
-#include "millrace/rule/internal/release.h"
+#include "millrace/rule/release.h"
 #include "tests/sim/rule_testing.h"
 
 namespace millrace {

@@ -3,7 +3,7 @@
 // s_low + range; without, nothing bounds them, since credits can be granted again and again.
 //
 // Source: Zhao et al., Dynamic Stale Synchronous Parallel Distributed Training, arXiv:1908.11848;
-// what is ours is said in internal/release.h.
+// what is ours is said in release.h.
 #include "millrace/rule/internal/released_server.h"
 
 namespace millrace::builtin_rules {

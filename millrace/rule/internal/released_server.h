@@ -4,8 +4,8 @@
 #pragma once
 
 #include "millrace/rule/internal/first_come.h"
-#include "millrace/rule/internal/release.h"
 #include "millrace/rule/internal/scaled_push.h"
+#include "millrace/rule/release.h"
 
 namespace millrace {
 

@@ -1,4 +1,4 @@
-#include "millrace/rule/internal/release.h"
+#include "millrace/rule/release.h"
 
 #include <algorithm>
 #include <cmath>
