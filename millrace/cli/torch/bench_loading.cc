@@ -55,19 +55,6 @@ class Computes final : public Layer {
   double& spent_s_;
 };
 
-class NoLoss final : public Loss {
- public:
-  const char* kind() const override { return "none"; }
-  void check(const TensorSpec& /*output*/, const TensorSpec& /*target*/) const override {}
-  LossSums evaluate(const at::Tensor& output, const at::Tensor& /*target*/,
-                    at::Tensor* gradient) const override {
-    if (gradient != nullptr) {
-      *gradient = output;
-    }
-    return {.loss = 0, .correct = 0, .samples = output.size(0)};
-  }
-};
-
 // Parts that take a while, as from a slow disk.
 class Slow final : public Dataset {
  public:

@@ -36,19 +36,6 @@ class Nothing final : public Layer {
                        const Tensors& /*sums*/) const override {}
 };
 
-class NoLoss final : public Loss {
- public:
-  const char* kind() const override { return "none"; }
-  void check(const TensorSpec& /*output*/, const TensorSpec& /*target*/) const override {}
-  LossSums evaluate(const at::Tensor& output, const at::Tensor& /*target*/,
-                    at::Tensor* gradient) const override {
-    if (gradient != nullptr) {
-      *gradient = output;
-    }
-    return {.loss = 0, .correct = 0, .samples = output.size(0)};
-  }
-};
-
 // Always the same two tensors, so that loading costs nothing either.
 class Empty final : public Dataset {
  public:

@@ -2,8 +2,9 @@
 // Update t (from 0) hands its gradients over and applies the sum of update t - width + 1: with the
 // paper's count, weights w_t apply the aggregate of t - width. The first width - 1 updates apply
 // nothing, finish() applies the last width - 1 sums, so a segment applies every gradient once.
-// width = 1 is synchronous, width = 2 is delayed by one update. The run's first `warmup` updates
-// are synchronous whatever the width: delayed gradients upset a model most while it changes fast.
+// width = 1 is synchronous, width = 2 is delayed by one update. The first `warmup` updates are
+// synchronous whatever the width: delayed gradients upset a model most while it changes fast. They
+// are counted from the start of the program, so a resumed run warms up again.
 //
 // The learning rate is that of the update in which a sum is applied, and of the last update in
 // finish(); a sum is divided by the samples that it was made of.
@@ -78,7 +79,7 @@ class PipeSgd final : public Rule {
   }
 
   const int64_t warmup_;
-  int64_t num_updates_ = 0;  // of the run
+  int64_t num_updates_ = 0;  // of all segments
   std::vector<Slot> slots_;
   // Sums of this segment.
   std::size_t num_started_ = 0;
