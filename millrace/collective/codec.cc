@@ -1,11 +1,9 @@
 // The table of codecs; see registry.cc for why codec.def is read twice.
 #include "millrace/collective/codec.h"
 
-#include <fmt/format.h>
-
-#include "millrace/base/error.h"
-#include "millrace/base/text.h"
+#include "millrace/base/find_entry.h"
 #include "millrace/collective/internal/codecs.h"
+#include "millrace/core/run_config.h"
 
 namespace millrace {
 
@@ -19,19 +17,14 @@ const std::vector<CodecEntry>& codecs() {
 }
 
 const CodecEntry& find_codec(const std::string& name) {
-  std::vector<std::string> names;
-  for (const CodecEntry& entry : codecs()) {
-    if (entry.name == name) {
-      return entry;
-    }
-    names.push_back(entry.name);
-  }
-  std::string hint = did_you_mean(name, names);
-  if (hint.empty()) {
-    hint = fmt::format("; there are: {}", join(names, ", "));
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("expected the name of a codec, found {}{}", in_quotes(name), hint));
+  return find_entry(codecs(), name, "a codec");
+}
+
+std::unique_ptr<Codec> make_codec(const ParallelConfig& config) {
+  CodecOptions options;
+  options.exponent_bits = config.codec_exponent_bits.value_or(options.exponent_bits);
+  options.mantissa_bits = config.codec_mantissa_bits.value_or(options.mantissa_bits);
+  return find_codec(config.codec).make(options);
 }
 
 }  // namespace millrace

@@ -16,6 +16,8 @@
 
 namespace millrace {
 
+struct ParallelConfig;
+
 // |x - decoded x| <= relative |x| + of_largest (largest finite magnitude of the block) + absolute,
 // for every finite |x| <= up_to.
 struct CodecBound {
@@ -56,5 +58,7 @@ struct CodecEntry {
 const std::vector<CodecEntry>& codecs();
 // Throws Error(kInvalidArgument) that names the nearest codec, or lists them all.
 const CodecEntry& find_codec(const std::string& name);
+// The one that [parallel] names, with its widths. Throws what find_codec and its factory throw.
+std::unique_ptr<Codec> make_codec(const ParallelConfig& config);
 
 }  // namespace millrace

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "millrace/base/error.h"
-#include "millrace/base/text.h"
+#include "millrace/base/find_entry.h"
 #include "millrace/collective/internal/builtins.h"
 #include "millrace/collective/program.h"
 
@@ -23,19 +23,7 @@ const std::vector<CollectiveEntry>& collectives() {
 }
 
 const CollectiveEntry& find_collective(const std::string& name) {
-  std::vector<std::string> names;
-  for (const CollectiveEntry& entry : collectives()) {
-    if (entry.name == name) {
-      return entry;
-    }
-    names.push_back(entry.name);
-  }
-  std::string hint = did_you_mean(name, names);
-  if (hint.empty()) {
-    hint = fmt::format("; there are: {}", join(names, ", "));
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("expected the name of a collective, found {}{}", in_quotes(name), hint));
+  return find_entry(collectives(), name, "a collective");
 }
 
 std::string refusal(const CollectiveEntry& entry, const CollectiveConfig& config) {

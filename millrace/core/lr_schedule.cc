@@ -66,6 +66,14 @@ const LrScheduleEntry& find_lr_schedule(const std::string& name) {
       .at_key("train.lr_schedule");
 }
 
+double scale_of_epoch(int replicas, int64_t epoch) {
+  constexpr int64_t kRisingEpochs = 5;
+  if (epoch >= kRisingEpochs) {
+    return replicas;
+  }
+  return std::pow(static_cast<double>(replicas), static_cast<double>(epoch) / kRisingEpochs);
+}
+
 LrSchedule::LrSchedule(const TrainConfig& config, int64_t steps_per_epoch)
     : config_(config),
       entry_(&find_lr_schedule(config.lr_schedule)),
@@ -81,7 +89,10 @@ double LrSchedule::at(int64_t step) const {
       .progress =
           std::clamp(static_cast<double>(step - warmup) / static_cast<double>(decaying), 0.0, 1.0),
       .epoch = step / steps_per_epoch_};
-  const double rate = entry_->rate(config_, point);
+  double rate = entry_->rate(config_, point);
+  if (config_.lr_scaling == "replicas") {
+    rate *= scale_of_epoch(config_.lr_replicas, point.epoch);
+  }
   return step < warmup ? rate * static_cast<double>(step + 1) / static_cast<double>(warmup) : rate;
 }
 

@@ -29,6 +29,11 @@ const std::vector<LrScheduleEntry>& lr_schedules();
 // Throws Error(kInvalidArgument) with the nearest name.
 const LrScheduleEntry& find_lr_schedule(const std::string& name);
 
+// What `replicas` workers multiply the rate by in an epoch, from 0: replicas^(epoch / 5), up to
+// `replicas` itself from epoch 5 on. "Theano-MPI: a Theano-based Distributed Training Framework",
+// Euro-Par 2016 workshops, and its code.
+double scale_of_epoch(int replicas, int64_t epoch);
+
 class LrSchedule {
  public:
   // Throws Error(kInvalidArgument) for an unknown schedule.
@@ -37,6 +42,7 @@ class LrSchedule {
   // Of the update that makes step `step` + 1 of the run (from 0). In a pipeline without a flush:
   // of the update that applies minibatch `step`. Updates 0 .. warmup_steps - 1 are scaled by
   // (step + 1) / warmup_steps; update warmup_steps is the first at the schedule's own start.
+  // With lr_scaling = "replicas" all of that is multiplied by scale_of_epoch(replicas, epoch).
   double at(int64_t step) const;
 
  private:

@@ -144,6 +144,18 @@ ParallelConfig parallel_from(Reader& reader) {
   config.rule = name_at(reader, "rule", config.rule);
   config.collective = name_at(reader, "collective", config.collective);
   config.codec = name_at(reader, "codec", config.codec);
+  for (const auto& [key, member] :
+       {std::pair("codec_exponent_bits", &ParallelConfig::codec_exponent_bits),
+        std::pair("codec_mantissa_bits", &ParallelConfig::codec_mantissa_bits)}) {
+    if (reader.raw(key) == nullptr) {
+      continue;
+    }
+    if (config.codec != "accept") {
+      throw reader.error(key, fmt::format("codec {} has no widths to choose; codec accept has",
+                                          in_quotes(config.codec)));
+    }
+    config.*member = static_cast<int>(bounded(reader, key, 64, 1));
+  }
   config.deal = internal::choice(reader, "deal", {"fixed", "on-demand"}, config.deal);
   config.microbatches =
       static_cast<int>(bounded(reader, "microbatches", kMostMicrobatches, config.microbatches));
@@ -304,6 +316,12 @@ Value to_value(const RunConfig& config) {
   p.set("rule", Value::of(parallel.rule));
   p.set("collective", Value::of(parallel.collective));
   p.set("codec", Value::of(parallel.codec));
+  if (parallel.codec_exponent_bits) {
+    p.set("codec_exponent_bits", Value::of(*parallel.codec_exponent_bits));
+  }
+  if (parallel.codec_mantissa_bits) {
+    p.set("codec_mantissa_bits", Value::of(*parallel.codec_mantissa_bits));
+  }
   p.set("deal", Value::of(parallel.deal));
   p.set("microbatches", Value::of(parallel.microbatches));
   if (parallel.microbatch_size) {

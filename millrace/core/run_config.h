@@ -42,6 +42,9 @@ struct ParallelConfig {
   // lets replicas run at paces of their own, the next part whoever asks first.
   std::string deal = "fixed";  // or "on-demand"
   std::string codec = "none";  // of gradients between processes: `millrace list codecs`
+  // Keys of codec accept; unset: its own (millrace/collective/codec.h).
+  std::optional<int> codec_exponent_bits;
+  std::optional<int> codec_mantissa_bits;
   int microbatches = 1;
   UpdateRule update = UpdateRule::kRound;  // of replicated stages without a flush
   std::optional<int> chunks;  // stages a rank (of each direction); unset: the schedule's own
@@ -70,6 +73,11 @@ struct TrainConfig {
   // Keys of learning rate schedules (millrace/core/lr_schedule.h); each is used by some only.
   std::string lr_schedule = "constant";
   int64_t warmup_steps = 0;
+  // Whether replicas raise the rate: "none", or "replicas", by as many as there are, over the first
+  // five epochs (millrace/core/lr_schedule.h).
+  std::string lr_scaling = "none";
+  // Of the plan's stage with the most; no key: filled in when the plan is known.
+  int lr_replicas = 1;
   std::optional<int64_t> lr_step_epochs;
   std::vector<int64_t> lr_milestones;  // epochs, increasing
   double lr_decay = 0.1;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "millrace/base/error.h"
+#include "millrace/base/find_entry.h"
 #include "millrace/base/text.h"
 #include "millrace/planner/planner.h"
 
@@ -108,18 +109,7 @@ const std::vector<PlannerEntry>& planners() {
 }
 
 const PlannerEntry& find_planner(const std::string& name) {
-  std::vector<std::string> names;
-  for (const PlannerEntry& entry : planners()) {
-    if (entry.name == name) {
-      return entry;
-    }
-    names.push_back(entry.name);
-  }
-  std::string hint = did_you_mean(name, names);
-  if (hint.empty()) {
-    hint = fmt::format("; there are: {}", join(names, ", "));
-  }
-  throw invalid(fmt::format("expected the name of a planner, found `{}`{}", name, hint));
+  return find_entry(planners(), name, "a planner");
 }
 
 Plan make_plan(const std::string& planner, const PlanRequest& request) {

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "millrace/base/error.h"
+#include "millrace/base/find_entry.h"
 #include "millrace/base/text.h"
 #include "millrace/rule/rule.h"
 
@@ -85,19 +86,7 @@ const std::vector<RuleEntry>& rules() {
 }
 
 const RuleEntry& find_rule(const std::string& name) {
-  std::vector<std::string> names;
-  for (const RuleEntry& entry : rules()) {
-    if (entry.name == name) {
-      return entry;
-    }
-    names.push_back(entry.name);
-  }
-  std::string hint = did_you_mean(name, names);
-  if (hint.empty()) {
-    hint = fmt::format("; there are: {}", join(names, ", "));
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("expected the name of an exchange rule, found `{}`{}", name, hint));
+  return find_entry(rules(), name, "an exchange rule");
 }
 
 RuleOptions settle_rule(const RuleEntry& rule, const Value& given) {

@@ -309,7 +309,7 @@ class Preparation {
   }
 
   void make_reductions() {
-    const CodecEntry& codec = find_codec(parallel().codec);
+    find_codec(parallel().codec);
     const bool encodes = parallel().codec != "none";
     if (!spans_processes()) {
       if (encodes) {
@@ -328,7 +328,7 @@ class Preparation {
     }
     std::shared_ptr<const Codec> made;
     if (encodes) {
-      made = codec.make({});
+      made = make_codec(parallel());
     }
     job_.reductions = std::make_shared<Reductions>(
         job_.cluster, parallel().workers, options_.world->num_processes(), parallel().collective,
@@ -526,6 +526,7 @@ class Preparation {
       job_.plan.minibatch_s = pipedream_minibatch_s(job_.plan, minibatch, job_.cluster);
     }
     check_rule();
+    job_.config.train.lr_replicas = job_.plan.max_replicas();
     // Into microbatches, and over replicas or copies unless each takes whole minibatches.
     const int64_t replicas =
         make_schedule(job_.plan.schedule, schedule_config(job_.plan)).num_microbatches /
@@ -729,6 +730,14 @@ std::string describe_optimizer(const TrainConfig& config) {
   std::string text = fmt::format("{}: lr {}, {}", config.optimizer, config.lr, config.lr_schedule);
   if (config.warmup_steps > 0) {
     text += fmt::format(" after {} warm-up steps", config.warmup_steps);
+  }
+  if (config.lr_scaling == "replicas") {
+    text += ", x";
+    for (int64_t epoch = 0; epoch <= 5; ++epoch) {
+      text += fmt::format("{}{:.3g}", epoch == 0 ? " " : ", ",
+                          scale_of_epoch(config.lr_replicas, epoch));
+    }
+    text += fmt::format(" in epochs 0 to 5 and on ({} replicas)", config.lr_replicas);
   }
   std::vector<std::string> keys;
   for (const OptimizerKey& key : optimizer_keys()) {

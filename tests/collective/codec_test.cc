@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "millrace/base/random.h"
+#include "millrace/core/run_config.h"
 #include "tests/base/caught.h"
 #include "tests/collective/codecs.h"
 #include "tests/collective/configs.h"
@@ -258,6 +259,18 @@ TEST(CodecInCollectiveTest, Asa16IsWithinItsBound) {
       }
     }
   }
+}
+
+TEST(Codecs, AcceptsWidthsAreKeysOfTheRun) {
+  ParallelConfig config;
+  config.codec = "accept";
+  EXPECT_EQ(make_codec(config)->wire_bytes(800), 1 + 800);  // 1 + 5 + 2 bits each
+  config.codec_exponent_bits = 4;
+  config.codec_mantissa_bits = 7;
+  EXPECT_EQ(make_codec(config)->wire_bytes(800), 1 + 1200);
+  EXPECT_EQ(make_codec(config)->bound().relative, 0x1p-7);
+  config.codec_mantissa_bits = 13;
+  EXPECT_THAT(caught([&] { make_codec(config); }).message(), HasSubstr("at most 16 bits"));
 }
 
 }  // namespace

@@ -86,6 +86,22 @@ TEST(LrScheduleTest, WarmUpRisesInALineAndMeetsTheScheduleAtItsStart) {
       << "the decay takes the updates after warm-up";
 }
 
+// C29: base x W^(k/5), and never unasked.
+TEST(LrScheduleTest, ReplicasRaiseTheRateOverFiveEpochsWhereThatIsAsked) {
+  TrainConfig config = config_of("constant", 8);
+  config.lr_replicas = 4;
+  EXPECT_THAT(rates(config, 1), ::testing::Each(1.0));
+  config.lr_scaling = "replicas";
+  const std::vector<double> all = rates(config, 2);
+  for (int64_t step = 0; step < 16; ++step) {
+    const double epoch = std::min<double>(5, static_cast<double>(step / 2));
+    EXPECT_DOUBLE_EQ(all[static_cast<std::size_t>(step)], std::pow(4.0, epoch / 5)) << step;
+  }
+  EXPECT_EQ(all.back(), 4.0);
+  config.warmup_steps = 2;
+  EXPECT_EQ(rates(config, 2).front(), 0.5) << "both at once multiply";
+}
+
 TEST(LrScheduleTest, MaxStepsShortensTheRunAndWithItTheDecay) {
   TrainConfig config = config_of("polynomial", 100);
   config.max_steps = 4;

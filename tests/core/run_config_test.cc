@@ -90,6 +90,10 @@ TEST(RunConfigTest, EffectiveConfigsReadBackTheSame) {
     parallel.rule = draws.name();
     parallel.cluster = draws.name();
     parallel.timeout_s = draws.positive();
+    if (draws.coin()) {
+      parallel.codec = "accept";
+      parallel.codec_exponent_bits = draws.between(2, 8);
+    }
     TrainConfig& train = config.train;
     if (draws.coin()) {
       parallel.plan = "plans/a.json";
@@ -113,6 +117,7 @@ TEST(RunConfigTest, EffectiveConfigsReadBackTheSame) {
       }
     }
     train.warmup_steps = draws.between(0, 9);
+    train.lr_scaling = draws.coin() ? "replicas" : "none";
     if (draws.coin()) {
       train.clip_norm = draws.positive();
     }
@@ -173,6 +178,7 @@ TEST(RunConfigTest, RefusesValuesOutOfRange) {
   expect_refused("microbatches = 0", "", "parallel.microbatches", "1 or more");
   expect_refused("timeout_s = 0", "", "parallel.timeout_s", "more than 0");
   expect_refused("timeout_s = inf", "", "parallel.timeout_s", "finite");
+  expect_refused("codec_mantissa_bits = 2", "", "parallel.codec_mantissa_bits", "codec accept has");
   expect_refused("slices = 1", "", "parallel.slices", "unknown key");
   expect_refused("", "epochs = 0", "train.epochs", "1 or more");
   expect_refused("", "batch = 1.5", "train.batch", "whole number, found 1.5");

@@ -37,7 +37,7 @@ class Checker {
     check_options("data", "datasets", config_.data.name, config_.data.options);
     at("parallel", "rule", [&] { find_rule(parallel().rule); });
     check_rule_options();
-    at("parallel", "codec", [&] { find_codec(parallel().codec); });
+    at("parallel", "codec", [&] { make_codec(parallel()); });
     at("parallel", "collective", [&] {
       if (parallel().collective != "auto") {
         find_collective(parallel().collective);

@@ -76,6 +76,7 @@ void read_lr(Reader& reader, TrainConfig& config) {
   }
   config.lr_schedule = choice(reader, "lr_schedule", names, config.lr_schedule);
   config.warmup_steps = reader.count("warmup_steps", 0, config.warmup_steps);
+  config.lr_scaling = choice(reader, "lr_scaling", {"none", "replicas"}, config.lr_scaling);
   if (reader.raw("lr_step_epochs") != nullptr) {
     config.lr_step_epochs = reader.count("lr_step_epochs", 1);
   }
@@ -152,6 +153,7 @@ Value to_value(const TrainConfig& config) {
   table.set("lr", Value::of(config.lr));
   table.set("lr_schedule", Value::of(config.lr_schedule));
   table.set("warmup_steps", Value::of(config.warmup_steps));
+  table.set("lr_scaling", Value::of(config.lr_scaling));
   const std::string keys = find_lr_schedule(config.lr_schedule).keys;
   if (config.lr_step_epochs) {
     table.set("lr_step_epochs", Value::of(*config.lr_step_epochs));
