@@ -1,6 +1,7 @@
 // A convolutional network after LeCun et al., "Gradient-Based Learning Applied to Document
 // Recognition", Proc. IEEE 1998, section II, in the wider form that is common today: max-pooling,
 // ReLU, 20 and 50 channels, and padding that keeps a convolution's output as large as its input.
+#include "millrace/model/internal/classification.h"
 #include "millrace/model/layers.h"
 #include "millrace/model/model.h"
 
@@ -11,7 +12,7 @@ Model lenet(ModelRequest& request) {
   model.name = "lenet";
   model.input = request.input;
   model.target = {{}, at::kLong};
-  model.loss = cross_entropy();
+  model.loss = internal::classification_loss(request.options);
 
   // An input that is no image is conv1's to refuse; any channel count will do for its message.
   const std::vector<int64_t>& shape = request.input.sample_shape;

@@ -2,6 +2,7 @@
 // that a planner may cut anywhere.
 #include <fmt/format.h>
 
+#include "millrace/model/internal/classification.h"
 #include "millrace/model/layers.h"
 #include "millrace/model/model.h"
 
@@ -15,7 +16,7 @@ Model mlp(ModelRequest& request) {
   model.name = "mlp";
   model.input = request.input;
   model.target = {{}, at::kLong};
-  model.loss = cross_entropy();
+  model.loss = internal::classification_loss(request.options);
   model.append(flatten("flatten"));
   int64_t in = request.input.sample_elements();
   for (int64_t i = 1; i <= depth; ++i) {

@@ -5,6 +5,7 @@
 // layer graph.
 #include <fmt/format.h>
 
+#include "millrace/model/internal/classification.h"
 #include "millrace/model/layers.h"
 #include "millrace/model/model.h"
 
@@ -41,7 +42,7 @@ Model resnet18(ModelRequest& request) {
   model.name = "resnet18";
   model.input = request.input;
   model.target = {{}, at::kLong};
-  model.loss = cross_entropy();
+  model.loss = internal::classification_loss(request.options);
 
   // An input that is no image is conv1's to refuse; any channel count will do for its message.
   const std::vector<int64_t>& shape = request.input.sample_shape;

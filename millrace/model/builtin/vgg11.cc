@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "millrace/model/internal/classification.h"
 #include "millrace/model/layers.h"
 #include "millrace/model/model.h"
 
@@ -19,7 +20,7 @@ Model vgg11(ModelRequest& request) {
   model.name = "vgg11";
   model.input = request.input;
   model.target = {{}, at::kLong};
-  model.loss = cross_entropy();
+  model.loss = internal::classification_loss(request.options);
 
   // An input that is no image is conv1's to refuse; any channel count will do for its message.
   const std::vector<int64_t>& shape = request.input.sample_shape;
