@@ -4,7 +4,9 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <ctime>
 
 #include "millrace/base/file.h"
 #include "millrace/core/pipedream_graph.h"
@@ -18,60 +20,75 @@ using testing::random_configuration;
 using testing::random_operators;
 using testing::two_levels;
 
-// One edit, taken back by hand outside the time: 32 devices in machines of 8.
-struct Edits {
-  explicit Edits(int num_layers)
-      : random(static_cast<unsigned>(num_layers)),
-        profile(random_operators(num_layers, random)),
-        cluster(two_levels(8, 4, 12e9, 1.25e9)),
-        problem(internal::soap_problem(profile, cluster, 32)),
-        graph(problem, internal::data_parallel_strategy(problem)) {
-    for (int op = 0; op < num_layers; ++op) {
-      graph.edit({{op, random_configuration(problem, op, false, random)}});
-    }
-  }
-  internal::TaskGraph::Edit next() {
+double cpu_s() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// The same edits both ways, one after the other so that both meet the same machine: 32 devices in
+// machines of 8. `search`: edits are kept or taken back by FlexFlow's rule, from data parallel;
+// else all are kept, and the strategy is soon a random one.
+void delta_and_full(benchmark::State& state, bool search) {
+  const int num_layers = static_cast<int>(state.range(0));
+  std::mt19937 random(static_cast<unsigned>(num_layers));
+  const Profile profile = random_operators(num_layers, random);
+  const Cluster cluster = two_levels(8, 4, 12e9, 1.25e9);
+  const internal::SoapProblem problem = internal::soap_problem(profile, cluster, 32);
+  internal::TaskGraph graph(problem, internal::data_parallel_strategy(problem));
+  const double beta = 200 / graph.cost_s();
+  double delta_s = 0;
+  double full_s = 0;
+  int64_t tasks = 0;
+  int64_t simulated = graph.num_simulated();
+  const auto edit = [&](bool timed) {
     const int op = static_cast<int>(random() % problem.operators.size());
-    return {op, random_configuration(problem, op, false, random)};
+    const std::vector<internal::TaskGraph::Edit> edits = {
+        {op, random_configuration(problem, op, false, random)}};
+    const double old_s = graph.cost_s();
+    const double begin_s = cpu_s();
+    const double new_s = graph.edit(edits);
+    const double between_s = cpu_s();
+    if (timed) {
+      const internal::TaskGraph anew(problem, graph.strategy());
+      benchmark::DoNotOptimize(anew.cost_s());
+      full_s += cpu_s() - between_s;
+      tasks += graph.num_tasks();
+    }
+    const double undo_s = cpu_s();
+    if (search && new_s > old_s &&
+        std::generate_canonical<double, 53>(random) >= std::exp(beta * (old_s - new_s))) {
+      graph.undo();
+    }
+    delta_s += timed ? between_s - begin_s + cpu_s() - undo_s : 0;
+  };
+  for (int n = 0; n < 10 * num_layers; ++n) {
+    edit(false);
   }
-  std::mt19937 random;
-  Profile profile;
-  Cluster cluster;
-  internal::SoapProblem problem;
-  internal::TaskGraph graph;
-};
-
-void delta(benchmark::State& state) {
-  Edits edits(static_cast<int>(state.range(0)));
+  simulated = graph.num_simulated();
   for (auto _ : state) {
-    benchmark::DoNotOptimize(edits.graph.edit({edits.next()}));
+    edit(true);
   }
-  state.SetLabel(fmt::format("{} tasks", edits.graph.num_tasks()));
+  simulated = graph.num_simulated() - simulated;
+  const auto edits = static_cast<double>(state.iterations());
+  state.SetLabel(
+      fmt::format("{:.0f} tasks, {:.0f}% simulated again; delta {:.0f} us, full {:.0f} us, {:.2f}x",
+                  static_cast<double>(tasks) / edits,
+                  100.0 * static_cast<double>(simulated) / static_cast<double>(tasks),
+                  1e6 * delta_s / edits, 1e6 * full_s / edits, full_s / delta_s));
 }
-BENCHMARK(delta)->Arg(20)->Arg(60)->Arg(120)->Unit(benchmark::kMicrosecond);
-
-void full(benchmark::State& state) {
-  Edits edits(static_cast<int>(state.range(0)));
-  internal::Strategy strategy = edits.graph.strategy();
-  for (auto _ : state) {
-    const auto [op, configuration] = edits.next();
-    strategy[op] = configuration;
-    const internal::TaskGraph anew(edits.problem, strategy);
-    benchmark::DoNotOptimize(anew.cost_s());
-  }
-  state.SetLabel(fmt::format("{} tasks", edits.graph.num_tasks()));
-}
-BENCHMARK(full)->Arg(20)->Arg(60)->Arg(120)->Unit(benchmark::kMicrosecond);
-
-// Everything of an edit and its simulation alike: only the simulation, all of it.
-void simulating_all(benchmark::State& state) {
-  Edits edits(static_cast<int>(state.range(0)));
-  for (auto _ : state) {
-    const auto configuration = random_configuration(edits.problem, 0, false, edits.random);
-    benchmark::DoNotOptimize(edits.graph.edit({{0, configuration}}));  // a source: nothing is kept
-  }
-}
-BENCHMARK(simulating_all)->Arg(20)->Arg(60)->Arg(120)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(delta_and_full, random_walk, false)
+    ->Arg(20)
+    ->Arg(60)
+    ->Arg(120)
+    ->Iterations(200)
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(delta_and_full, search, true)
+    ->Arg(20)
+    ->Arg(60)
+    ->Arg(120)
+    ->Iterations(200)
+    ->Unit(benchmark::kMicrosecond);
 
 // Five operators on four devices: 759,375 strategies tried, then 40 searches of 4,000 proposals.
 void optimum(benchmark::State& state) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <map>
 
 #include "millrace/base/text.h"
@@ -109,6 +110,36 @@ void add_links(SoapProblem& problem, const Cluster& cluster) {
   }
 }
 
+// A tick so small that the longest time that any strategy could take is a whole number of ticks
+// below 2^52: sums of durations are then exact.
+double tick_for(const SoapProblem& problem) {
+  LinkSpeed slowest = problem.link_speeds.front();
+  for (const LinkSpeed& link : problem.link_speeds) {
+    slowest.bandwidth_bytes_per_s =
+        std::min({slowest.bandwidth_bytes_per_s, link.bandwidth_bytes_per_s,
+                  link.reduce_bandwidth_bytes_per_s});
+    slowest.latency_s = std::max({slowest.latency_s, link.latency_s, link.reduce_latency_s});
+  }
+  // All tasks one after the other: each device reads a whole output from every other, and passes
+  // on all parameters twice.
+  const double devices = problem.num_devices;
+  const double speed = *std::min_element(problem.speeds.begin(), problem.speeds.end());
+  double longest_s = 0;
+  for (const SoapOperator& op : problem.operators) {
+    longest_s += (op.forward_s + op.backward_s) / speed;
+    longest_s +=
+        2 * devices * static_cast<double>(op.parameter_bytes) / slowest.bandwidth_bytes_per_s +
+        2 * devices * devices * slowest.latency_s;
+  }
+  for (const SoapEdge& edge : problem.edges) {
+    const double bytes = static_cast<double>(problem.operators[edge.from].output_bytes);
+    longest_s += 2 * (devices * bytes / slowest.bandwidth_bytes_per_s +
+                      devices * devices * slowest.latency_s);
+  }
+  constexpr int kBits = 52;
+  return longest_s > 0 ? std::ldexp(1.0, std::ilogb(longest_s) + 2 - kBits) : 0;
+}
+
 }  // namespace
 
 double LinkSpeed::transfer_s(double bytes) const {
@@ -190,6 +221,7 @@ SoapProblem soap_problem(const Profile& profile, const Cluster& cluster, int wor
     problem.outgoing[problem.edges[e].from].push_back(static_cast<int>(e));
     problem.incoming[problem.edges[e].to].push_back(static_cast<int>(e));
   }
+  problem.tick_s = tick_for(problem);
   return problem;
 }
 

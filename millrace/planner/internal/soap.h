@@ -68,7 +68,8 @@ struct LinkSpeed {
 
 struct SoapProblem {
   int num_devices = 1;
-  int most_samples = 1;                    // parts along that dimension
+  int most_samples = 1;  // parts along that dimension
+  double tick_s = 0;     // durations of tasks are rounded to whole ticks, a power of two of seconds
   std::vector<double> speeds;              // of each device
   std::vector<SoapOperator> operators;     // in an order that respects the edges
   std::vector<SoapEdge> edges;             // ascending

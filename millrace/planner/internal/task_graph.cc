@@ -1,6 +1,7 @@
 #include "millrace/planner/internal/task_graph.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -9,6 +10,16 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kDone = std::numeric_limits<int>::max();  // waits_for of tasks that are kept
+constexpr int kGone = -2;                               // place of tasks that an edit takes away
+constexpr std::size_t kMostShifts = 8;
+constexpr std::size_t kWorthShifting = 16;  // tasks
+
+template <typename Block>
+void mark(Block& block, int place) {
+  for (auto& task : block.tasks) {
+    task.place = place;
+  }
+}
 
 // order[count[k]..count[k + 1]] are the indices i with key(i) = k, ascending.
 template <typename Key>
@@ -50,7 +61,9 @@ TaskGraph::Task TaskGraph::make_task(Kind kind, int owner, int index, int queue,
   task.owner = owner;
   task.index = index;
   task.queue = queue;
-  task.duration_s = duration_s;
+  task.duration_s = problem_.tick_s > 0
+                        ? std::nearbyint(duration_s / problem_.tick_s) * problem_.tick_s
+                        : duration_s;
   task.key = (static_cast<uint64_t>(rank) << 32U) | part;
   task.ready_s = kNever;  // not simulated
   return task;
@@ -178,6 +191,12 @@ double TaskGraph::edit(const std::vector<Edit>& edits) {
       }
     }
   }
+  for (auto& [op, block] : journal_.operators) {
+    mark(block, kGone);
+  }
+  for (auto& [edge, block] : journal_.edges) {
+    mark(block, kGone);
+  }
   simulate_from(begin_s);
   return cost_s_;
 }
@@ -192,12 +211,12 @@ void TaskGraph::undo() {
   for (auto& [edge, block] : journal_.edges) {
     edges_[edge] = std::move(block);
   }
-  for (const Times& times : journal_.times) {
-    times.task->ready_s = times.ready_s;
-    times.task->end_s = times.end_s;
-  }
   order_.resize(journal_.kept);
-  order_.insert(order_.end(), journal_.order.begin(), journal_.order.end());
+  for (const Before& before : before_) {
+    before.task->ready_s = before.ready_s;
+    before.task->end_s = before.end_s;
+    order_.push_back(before.task);
+  }
   cost_s_ = journal_.cost_s;
 }
 
@@ -208,28 +227,22 @@ void TaskGraph::rewind(Tasks& block, double begin_s, const WaitsFor& waits_for) 
       task.waits_for = kDone;
       continue;
     }
-    if (!block.fresh) {
-      journal_.times.push_back({&task, task.ready_s, task.end_s});
-    }
     task.ready_s = 0;
     task.waits_for = waits_for(task);
     if (task.waits_for == 0) {
       heap_.push_back({0, task.key, &task});
     }
   }
-  block.fresh = false;
+  if (block.fresh) {
+    made_ += static_cast<int64_t>(block.tasks.size());
+    block.fresh = false;
+  }
 }
 
-void TaskGraph::simulate_from(double begin_s) {
-  const auto kept = std::partition_point(order_.begin(), order_.end(), [begin_s](const Task* task) {
-    return task->ready_s < begin_s;
-  });
-  journal_.kept = static_cast<std::size_t>(kept - order_.begin());
-  journal_.order.assign(kept, order_.end());
-  order_.resize(journal_.kept);
-  journal_.times.clear();
+// Every task that is not kept waits for its predecessors again.
+void TaskGraph::rewind_all(double begin_s) {
   heap_.clear();
-
+  made_ = 0;
   for (std::size_t op = 0; op < operators_.size(); ++op) {
     const std::vector<int>& incoming = problem_.incoming[op];
     const std::vector<int>& outgoing = problem_.outgoing[op];
@@ -255,6 +268,29 @@ void TaskGraph::simulate_from(double begin_s) {
   for (EdgeTasks& edge : edges_) {
     rewind(edge, begin_s, [](const Task&) { return 1; });
   }
+}
+
+void TaskGraph::simulate_from(double begin_s) {
+  const auto kept = std::partition_point(order_.begin(), order_.end(), [begin_s](const Task* task) {
+    return task->ready_s < begin_s;
+  });
+  journal_.kept = static_cast<std::size_t>(kept - order_.begin());
+  before_.clear();
+  gone_.clear();
+  for (auto task = kept; task != order_.end(); ++task) {
+    const bool gone = (*task)->place == kGone;
+    if (gone) {
+      gone_.push_back(before_.size());
+    }
+    (*task)->place = static_cast<int>(before_.size());
+    before_.push_back({*task, (*task)->ready_s, (*task)->end_s, gone, false});
+  }
+  gone_.push_back(before_.size());
+  next_gone_ = 0;
+  passed_ = 0;
+  ahead_ = 0;
+  order_.resize(journal_.kept);
+  rewind_all(begin_s);
 
   std::fill(free_s_.begin(), free_s_.end(), 0.0);
   cost_s_ = 0;
@@ -263,8 +299,14 @@ void TaskGraph::simulate_from(double begin_s) {
     cost_s_ = std::max(cost_s_, task->end_s);
     finish(*task);
   }
+  shifted_.assign({{}, {0, cost_s_, cost_s_}});  // what is kept is shifted by nothing
   std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
   while (!heap_.empty()) {
+    double shift_s = 0;
+    if (only_shifted(shift_s)) {
+      shift_on(shift_s);
+      continue;
+    }
     Task& task = *heap_.front().task;
     std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
     heap_.pop_back();
@@ -272,14 +314,139 @@ void TaskGraph::simulate_from(double begin_s) {
     free_s = task.end_s = std::max(task.ready_s, free_s) + task.duration_s;
     cost_s_ = std::max(cost_s_, task.end_s);
     order_.push_back(&task);
+    note_end(task);
     finish(task);
+    ++num_simulated_;
   }
-  num_simulated_ += static_cast<int64_t>(order_.size() - journal_.kept);
+}
+
+// Of a task just simulated.
+void TaskGraph::note_end(const Task& task) {
+  if (task.place < 0) {
+    --made_;
+    shifted_[0].now_s = std::max(shifted_[0].now_s, task.end_s);
+    return;
+  }
+  Before& before = before_[task.place];
+  before.done = true;
+  ++ahead_;
+  for (; passed_ < before_.size() && (before_[passed_].done || before_[passed_].gone); ++passed_) {
+    if (before_[passed_].gone) {
+      shifted_[0].before_s = std::max(shifted_[0].before_s, before_[passed_].end_s);
+      ++next_gone_;
+    } else {
+      --ahead_;
+    }
+  }
+  const double shift_s = task.end_s - before.end_s;
+  note_ends({shift_s, before.end_s, task.end_s});
+}
+
+void TaskGraph::note_ends(const Shifted& ends) {
+  auto found = std::find_if(shifted_.begin() + 1, shifted_.end(), [&ends](const Shifted& known) {
+    return known.shift_s == ends.shift_s;
+  });
+  if (found == shifted_.end()) {
+    if (shifted_.size() <= kMostShifts) {
+      shifted_.push_back(ends);
+      return;
+    }
+    // The one that ended first is the least likely to be met again.
+    found = std::min_element(shifted_.begin() + 1, shifted_.end(),
+                             [](const Shifted& a, const Shifted& b) { return a.now_s < b.now_s; });
+    shifted_[0].before_s = std::max(shifted_[0].before_s, found->before_s);
+    shifted_[0].now_s = std::max(shifted_[0].now_s, found->now_s);
+    *found = ends;
+    return;
+  }
+  found->before_s = std::max(found->before_s, ends.before_s);
+  found->now_s = std::max(found->now_s, ends.now_s);
+}
+
+// Whether all that follows happens as before, `shift_s` later. It does when the same tasks are done
+// as were then, when the next one comes that much later, and when of the tasks done only those
+// that ended that much later, too, end after it has become ready: nothing else that was done can
+// have a say in when a later task is ready, or its queue free.
+bool TaskGraph::only_shifted(double& shift_s) const {
+  if (ahead_ != 0 || gone_[next_gone_] - std::min(passed_, gone_[next_gone_]) < kWorthShifting) {
+    return false;
+  }
+  const Before& next = before_[passed_];
+  if (heap_.front().task != next.task) {
+    return false;
+  }
+  const double ready_s = heap_.front().ready_s;
+  shift_s = ready_s - next.ready_s;
+  for (std::size_t k = 0; k < shifted_.size(); ++k) {
+    const Shifted& shifted = shifted_[k];
+    if ((k == 0 || shifted.shift_s != shift_s) &&
+        (shifted.before_s > next.ready_s || shifted.now_s > ready_s)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Shifts what comes next, up to a task that is gone or to one that the edit made. Tasks are
+// released as ever, since some may be left behind that.
+void TaskGraph::shift_on(double shift_s) {
+  const auto made = std::partition(heap_.begin(), heap_.end(),
+                                   [](const Ready& ready) { return ready.task->place < 0; });
+  released_.clear();
+  for (auto ready = made; ready != heap_.end(); ++ready) {
+    released_.push_back(ready->task);
+  }
+  heap_.erase(made, heap_.end());
+  std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
+  const bool to_the_end = made_ == 0 && gone_[next_gone_] == before_.size();
+  const std::size_t begin = passed_;
+  Shifted shifted{shift_s, 0, 0};
+  shifting_ = true;
+  for (; passed_ < gone_[next_gone_]; ++passed_) {
+    Before& before = before_[passed_];
+    Task& task = *before.task;
+    const double ready_s = before.ready_s + shift_s;
+    if ((!to_the_end && task.waits_for > 0) ||  // for a task that the edit made
+        (!heap_.empty() && Ready{ready_s, task.key, &task} > heap_.front())) {
+      break;
+    }
+    before.done = true;
+    task.ready_s = ready_s;
+    free_s_[task.queue] = task.end_s = before.end_s + shift_s;
+    shifted.before_s = std::max(shifted.before_s, before.end_s);
+    shifted.now_s = std::max(shifted.now_s, task.end_s);
+    order_.push_back(&task);
+    if (!to_the_end) {
+      finish(task);
+    }
+  }
+  shifting_ = false;
+  cost_s_ = std::max(cost_s_, shifted.now_s);
+  note_ends(shifted);
+  num_shifted_ += static_cast<int64_t>(passed_ - begin);
+  if (to_the_end) {
+    return;
+  }
+  for (; passed_ < before_.size() && before_[passed_].gone; ++passed_) {
+    shifted_[0].before_s = std::max(shifted_[0].before_s, before_[passed_].end_s);
+    ++next_gone_;
+  }
+  for (Task* task : released_) {
+    if (!before_[task->place].done) {
+      heap_.push_back({task->ready_s, task->key, task});
+      std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+    }
+  }
 }
 
 void TaskGraph::release(Task& task, double end_s) {
   task.ready_s = std::max(task.ready_s, end_s);
-  if (--task.waits_for == 0) {
+  if (--task.waits_for > 0) {
+    return;
+  }
+  if (shifting_ && task.place >= 0) {
+    released_.push_back(&task);
+  } else {
     heap_.push_back({task.ready_s, task.key, &task});
     std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
   }

@@ -11,8 +11,12 @@
 //   which starts when the backward tasks at both its ends are done. Updates are not counted.
 // - every ordered pair of devices has a queue of its own. Tasks that become ready at one moment are
 //   taken by key: phase and operator, then parts, whatever order tasks were made in.
-// - delta simulation is by rewinding: the tasks that were ready before the earliest end among the
-//   producers of what was edited cannot have changed and are kept.
+// - delta simulation rewinds: the tasks that were ready before the earliest end among the producers
+//   of what was edited cannot have changed and are kept. From there on it simulates until nothing
+//   is left of the edit but a shift: every task that may still matter ended as much later (or
+//   earlier) as the others, so all that follows does, up to the next task that the edit made or
+//   took away, usually of the backward. What lies between is shifted, not simulated. Times are
+//   whole ticks, so that adding the shift gives the same bits as simulating.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +48,9 @@ class TaskGraph {
   double cost_s() const { return cost_s_; }  // the last end
   const Strategy& strategy() const { return strategy_; }
   int64_t num_tasks() const { return static_cast<int64_t>(order_.size()); }
-  // Tasks simulated so far, by the constructor and all edits.
+  // Tasks simulated, and shifted, so far, by the constructor and all edits.
   int64_t num_simulated() const { return num_simulated_; }
+  int64_t num_shifted() const { return num_shifted_; }
 
   // Gives operators, each at most once, other configurations; returns the cost. The same bits as
   // building anew. Undone by undo() until the next edit.
@@ -64,6 +69,7 @@ class TaskGraph {
     int index = 0;  // part, or pair of a transfer
     int queue = 0;
     int waits_for = 0;  // tasks that are not done
+    int place = -1;     // in before_; -1: made by the edit in work
     double duration_s = 0;
     uint64_t key = 0;
     double ready_s = 0;
@@ -100,10 +106,19 @@ class TaskGraph {
       return ready_s != other.ready_s ? ready_s > other.ready_s : key > other.key;
     }
   };
-  struct Times {
+  // A task as it was before the edit in work.
+  struct Before {
     Task* task = nullptr;
     double ready_s = 0;
     double end_s = 0;
+    bool gone = false;  // taken away
+    bool done = false;  // simulated or shifted
+  };
+  // Latest ends of the tasks done so far that one shift moved from before to now.
+  struct Shifted {
+    double shift_s = 0;
+    double before_s = 0;
+    double now_s = 0;
   };
   // What undo() needs.
   struct Journal {
@@ -111,9 +126,7 @@ class TaskGraph {
     std::vector<Edit> configurations;
     std::vector<std::pair<int, OperatorTasks>> operators;
     std::vector<std::pair<int, EdgeTasks>> edges;
-    std::size_t kept = 0;
-    std::vector<Task*> order;  // behind the kept ones
-    std::vector<Times> times;
+    std::size_t kept = 0;  // tasks of order_
   };
 
   OperatorTasks make_operator(int op) const;
@@ -122,10 +135,15 @@ class TaskGraph {
                  uint64_t part) const;
   double earliest_effect_s(const std::vector<Edit>& edits) const;
   void simulate_from(double begin_s);
+  void rewind_all(double begin_s);
   template <typename Tasks, typename WaitsFor>
   void rewind(Tasks& block, double begin_s, const WaitsFor& waits_for);
   void release(Task& task, double end_s);
   void finish(const Task& task);
+  void note_end(const Task& task);
+  void note_ends(const Shifted& ends);
+  bool only_shifted(double& shift_s) const;
+  void shift_on(double shift_s);
 
   const SoapProblem& problem_;
   Strategy strategy_;
@@ -134,8 +152,18 @@ class TaskGraph {
   std::vector<Task*> order_;  // as simulated: ready_s ascends
   double cost_s_ = 0;
   int64_t num_simulated_ = 0;
+  int64_t num_shifted_ = 0;
   Journal journal_;
-  std::vector<double> free_s_;  // of each queue
+  std::vector<Before> before_;     // behind the tasks that the edit in work keeps, as simulated
+  std::vector<std::size_t> gone_;  // places of those taken away, ascending, and before_.size()
+  std::size_t next_gone_ = 0;      // of these, the first that is not passed
+  std::size_t passed_ = 0;         // all of before_ before it are done or gone
+  int64_t ahead_ = 0;              // done behind it
+  int64_t made_ = 0;               // tasks that the edit made and that are not done
+  std::vector<Shifted> shifted_;   // first, of no one shift: made, taken away, and many others
+  bool shifting_ = false;
+  std::vector<Task*> released_;  // while shifting
+  std::vector<double> free_s_;   // of each queue
   std::vector<Ready> heap_;
 };
 
