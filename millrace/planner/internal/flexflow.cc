@@ -16,11 +16,11 @@ namespace {
 // Work that a search may do, seconds on most machines. It ends searches at the same proposal
 // everywhere, which processes that plan alike count on; the clock is for machines so slow or busy
 // that it would take too long.
-constexpr int64_t kTasksOverStages = 8'000'000;
-constexpr int64_t kTasksOverStrategies = 16'000'000;
+constexpr int64_t kTasksOverStages = 4'000'000;
+constexpr int64_t kTasksOverStrategies = 8'000'000;
 constexpr double kMostSeconds = 6;
 constexpr double kMostSecondsOverStages = 2;
-constexpr int64_t kProposalsAnOperator = 2000;
+constexpr int64_t kProposalsAnOperator = 1000;
 // Layers x workers up to which PipeDream's plan, which is planned at once, is a start, too.
 constexpr int64_t kPipedreamAtMost = 20'000;
 

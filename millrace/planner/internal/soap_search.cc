@@ -34,7 +34,8 @@ SearchResult anneal(const SoapProblem& problem, const Strategy& start, const Sea
   SearchResult result{start, graph.cost_s(), graph.cost_s(), 0, false};
   const RandomKey key = RandomKey(limits.seed).with("flexflow").with(chain);
   const double beta = limits.beta / graph.cost_s();
-  for (; result.proposals < limits.proposals && graph.num_simulated() < limits.simulated_tasks;
+  const auto work = [&graph] { return graph.num_simulated() + graph.num_shifted() / 4; };
+  for (; result.proposals < limits.proposals && work() < limits.simulated_tasks;
        ++result.proposals) {
     if (monotonic_s() > limits.until_s) {
       result.clock_ended = true;

@@ -18,8 +18,9 @@ namespace millrace::internal {
 
 struct SearchLimits {
   int64_t proposals = 4000;
-  int64_t simulated_tasks = int64_t{1} << 62;  // the last proposal may pass it
-  double until_s = 1e300;                      // of monotonic_s()
+  // Four that are shifted count as one, about what they take. The last proposal may pass it.
+  int64_t simulated_tasks = int64_t{1} << 62;
+  double until_s = 1e300;  // of monotonic_s()
   uint64_t seed = 1;
   double beta = 200;            // over the start's cost
   bool free_placement = false;  // parts on any different devices, instead of a run of them

@@ -114,8 +114,9 @@ std::string describe(const SoapProblem& problem, const Profile& profile, const S
     }
     const std::string& first = profile.layers[problem.operators[op].layers.front()].name;
     const std::string& last = profile.layers[problem.operators[end - 1].layers.back()].name;
-    groups.push_back(fmt::format("{}: {}", first == last ? first : first + ".." + last,
-                                 describe(strategy[op], problem.num_devices)));
+    const std::string configuration = describe(strategy[op], problem.num_devices);
+    groups.push_back(first == last ? fmt::format("{}: {}", first, configuration)
+                                   : fmt::format("{}..{}: {}", first, last, configuration));
     op = end;
   }
   return join(groups, "; ");
