@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <set>
@@ -34,6 +35,20 @@ TraceEvent event_from(Reader& reader) {
   return event;
 }
 
+std::vector<TraceEvent> events_from(Reader& reader, const char* key) {
+  std::vector<TraceEvent> events;
+  for (Reader& item : reader.objects(key)) {
+    TraceEvent event = event_from(item);
+    if (!events.empty() && event.start_s < events.back().start_s) {
+      throw item.error("start_s",
+                       fmt::format("expected events in order of start, found {} s after {} s",
+                                   event.start_s, events.back().start_s));
+    }
+    events.push_back(event);
+  }
+  return events;
+}
+
 RankTrace rank_from(Reader& reader) {
   constexpr int64_t kMost = std::numeric_limits<int>::max();
   RankTrace trace;
@@ -52,18 +67,34 @@ RankTrace rank_from(Reader& reader) {
   trace.communicate_s = reader.quantity("communicate_s");
   trace.wait_s = reader.quantity("wait_s");
   trace.update_s = reader.quantity("update_s");
-  for (Reader& item : reader.objects("events")) {
-    TraceEvent event = event_from(item);
-    if (!trace.events.empty() && event.start_s < trace.events.back().start_s) {
-      throw item.error("start_s",
-                       fmt::format("expected events in order of start, found {} s after {} "
-                                   "s",
-                                   event.start_s, trace.events.back().start_s));
-    }
-    trace.events.push_back(event);
+  trace.events = events_from(reader, "events");
+  if (reader.has("beside")) {
+    trace.beside = events_from(reader, "beside");
   }
+  trace.process = static_cast<int>(reader.count("process", 0, 0));
+  trace.host = reader.text("host", "");
+  trace.origin_s = reader.quantity("origin_s", 0.0);
   reader.finish();
   return trace;
+}
+
+Value to_value(const std::vector<TraceEvent>& events) {
+  Value list = Value::list();
+  for (const TraceEvent& event : events) {
+    Value one = Value::map();
+    one.set("action", Value::of(to_string(event.action)));
+    one.set("start_s", Value::of(event.start_s));
+    one.set("end_s", Value::of(event.end_s));
+    // Most events wait for nobody and move nothing; a trace holds many of them.
+    if (event.wait_s != 0) {
+      one.set("wait_s", Value::of(event.wait_s));
+    }
+    if (event.bytes != 0) {
+      one.set("bytes", Value::of(event.bytes));
+    }
+    list.push(std::move(one));
+  }
+  return list;
 }
 
 }  // namespace
@@ -113,26 +144,41 @@ Value to_value(const Trace& trace) {
     item.set("communicate_s", Value::of(rank.communicate_s));
     item.set("wait_s", Value::of(rank.wait_s));
     item.set("update_s", Value::of(rank.update_s));
-    Value events = Value::list();
-    for (const TraceEvent& event : rank.events) {
-      Value one = Value::map();
-      one.set("action", Value::of(to_string(event.action)));
-      one.set("start_s", Value::of(event.start_s));
-      one.set("end_s", Value::of(event.end_s));
-      // Most events wait for nobody and move nothing; a trace holds many of them.
-      if (event.wait_s != 0) {
-        one.set("wait_s", Value::of(event.wait_s));
-      }
-      if (event.bytes != 0) {
-        one.set("bytes", Value::of(event.bytes));
-      }
-      events.push(std::move(one));
+    if (rank.origin_s != 0) {
+      item.set("process", Value::of(rank.process));
+      item.set("host", Value::of(rank.host));
+      item.set("origin_s", Value::of(rank.origin_s));
     }
-    item.set("events", std::move(events));
+    item.set("events", to_value(rank.events));
+    if (!rank.beside.empty()) {
+      item.set("beside", to_value(rank.beside));
+    }
     ranks.push(std::move(item));
   }
   root.set("ranks", std::move(ranks));
   return root;
+}
+
+double typical_step_s(const std::vector<std::vector<StepEnd>>& segments) {
+  constexpr std::size_t kMostUpdates = 8;
+  std::vector<double> step_s;
+  for (const std::vector<StepEnd>& ends : segments) {
+    const std::size_t length = std::min(kMostUpdates, (ends.size() + 1) / 2);
+    for (std::size_t first = 0; first + length < ends.size(); ++first) {
+      int64_t num_steps = 0;
+      for (std::size_t i = first + 1; i <= first + length; ++i) {
+        num_steps += ends[i].num_steps;
+      }
+      step_s.push_back((ends[first + length].end_s - ends[first].end_s) /
+                       static_cast<double>(num_steps));
+    }
+  }
+  if (step_s.empty()) {
+    return 0;
+  }
+  const auto middle = step_s.begin() + static_cast<std::ptrdiff_t>(step_s.size() / 2);
+  std::nth_element(step_s.begin(), middle, step_s.end());
+  return *middle;
 }
 
 std::vector<StageTimes> stage_times(const Trace& trace) {

@@ -70,6 +70,8 @@ class Exchange {
             Transfer& transfer);
   // Of a segment: the newest version itself may change.
   void finish(const StageTensors& tensors, const OptimizerStep& optimizer, Transfer& transfer);
+  // Background reductions that were awaited since the last call, in the order of asking.
+  std::vector<BesideReduction> take_beside() { return port_.take_beside(); }
   // What the replicas agree on; undefined where their weights are equal anyway.
   at::Tensor settle(const at::Tensor& weights);
 

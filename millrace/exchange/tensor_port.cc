@@ -198,7 +198,8 @@ bool TensorPort::ready() {
       transfer.wait_s = monotonic_s() - start_s;
       const std::lock_guard<std::mutex> lock(started_mutex_);
       const auto found = started_.find(want_.number);
-      transfer.bytes = found->second.bytes;
+      transfer.bytes = found->second.transfer.bytes;
+      awaited_.push_back(found->second);
       started_.erase(found);
       break;
     }
@@ -226,16 +227,18 @@ int64_t TensorPort::start_all_reduce(Vector& vector, Range range, int group) {
   MILLRACE_CHECK(group >= 0 && static_cast<std::size_t>(group) < meetings_.size(),
                  fmt::format("group {}", group));
   const int64_t number = num_started_++;
+  const double asked_s = monotonic_s();
   const int64_t started =
-      background_.start([this, number, group, range, tensor = elements(vector)] {
+      background_.start([this, number, group, range, asked_s, tensor = elements(vector)] {
         Meeting& meeting = meetings_[static_cast<std::size_t>(group)];
         if (meeting.background == nullptr) {
           meeting.background = beside_->group(meeting.ranks, place_.stage);
         }
-        Transfer transfer;
-        reduce(*meeting.background, tensor, range, transfer);
+        BesideReduction done{.start_s = asked_s};
+        reduce(*meeting.background, tensor, range, done.transfer);
+        done.end_s = monotonic_s();
         const std::lock_guard<std::mutex> lock(started_mutex_);
-        started_[number] = transfer;
+        started_[number] = done;
       });
   MILLRACE_CHECK(started == number, "reductions are started by one thread");
   return number;

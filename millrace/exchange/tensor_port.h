@@ -39,6 +39,14 @@ struct PortPlace {
   int64_t elements = 0;  // of weights and gradient
 };
 
+// A reduction in the background, for the trace: from when the rule asked for it until it was done;
+// by monotonic_s().
+struct BesideReduction {
+  double start_s = 0;
+  double end_s = 0;
+  Transfer transfer{};
+};
+
 // The optimizer's step on a flat gradient sum: `target` = `current` + delta, or the delta alone.
 using OptimizerStep = std::function<void(const at::Tensor& current, at::Tensor& target,
                                          at::Tensor& gradient, double samples, bool delta_only)>;
@@ -63,6 +71,8 @@ class TensorPort final : public Port {
   }
   // What was waited and moved since the last call.
   Transfer take_transfer() { return std::exchange(transfer_, Transfer{}); }
+  // The background reductions that were awaited since the last call, in the order of asking.
+  std::vector<BesideReduction> take_beside() { return std::exchange(awaited_, {}); }
 
   int member() const override { return place_.member; }
   int num_members() const override { return static_cast<int>(place_.replicas.size()); }
@@ -126,7 +136,8 @@ class TensorPort final : public Port {
   Transfer transfer_;
   std::unique_ptr<Communicator> beside_;  // the background's
   int64_t num_started_ = 0;
-  std::map<int64_t, Transfer> started_;  // what background reductions moved, by number
+  std::map<int64_t, BesideReduction> started_;  // background reductions that are done, by number
+  std::vector<BesideReduction> awaited_;
   std::mutex started_mutex_;
   Background background_;  // ends before what its work uses
 };

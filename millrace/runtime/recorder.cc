@@ -9,6 +9,7 @@ Recorder::Recorder(int rank, std::vector<int> stages, double origin_s, std::size
     : origin_s_(origin_s), max_events_(max_events) {
   trace_.rank = rank;
   trace_.stages = std::move(stages);
+  trace_.origin_s = origin_s;
   trace_.events.reserve(std::min<std::size_t>(max_events, 1U << 14U));
 }
 
@@ -30,35 +31,18 @@ void Recorder::add(const Action& action, double start_s, double end_s, double wa
   }
 }
 
+void Recorder::add_beside(const Action& action, double start_s, double end_s, double wait_s,
+                          int64_t bytes) {
+  if (trace_.beside.size() < max_events_) {
+    trace_.beside.push_back({action, start_s - origin_s_, end_s - origin_s_, wait_s, bytes});
+  } else {
+    complete_ = false;
+  }
+}
+
 void Recorder::step_done(double end_s, int64_t num_steps) {
   step_ends_.push_back({end_s - origin_s_, num_steps});
 }
-
-namespace {
-
-double typical_step_s(const std::vector<std::vector<Recorder::StepEnd>>& segments) {
-  constexpr std::size_t kMostUpdates = 8;
-  std::vector<double> step_s;
-  for (const std::vector<Recorder::StepEnd>& ends : segments) {
-    const std::size_t length = std::min(kMostUpdates, (ends.size() + 1) / 2);
-    for (std::size_t first = 0; first + length < ends.size(); ++first) {
-      int64_t num_steps = 0;
-      for (std::size_t i = first + 1; i <= first + length; ++i) {
-        num_steps += ends[i].num_steps;
-      }
-      step_s.push_back((ends[first + length].end_s - ends[first].end_s) /
-                       static_cast<double>(num_steps));
-    }
-  }
-  if (step_s.empty()) {
-    return 0;
-  }
-  const auto middle = step_s.begin() + static_cast<std::ptrdiff_t>(step_s.size() / 2);
-  std::nth_element(step_s.begin(), middle, step_s.end());
-  return *middle;
-}
-
-}  // namespace
 
 Trace join_traces(const std::vector<const Recorder*>& recorders,
                   const std::vector<int64_t>& segment_starts) {
@@ -69,6 +53,10 @@ Trace join_traces(const std::vector<const Recorder*>& recorders,
   bool any = false;
   for (const Recorder* recorder : recorders) {
     trace.ranks.push_back(recorder->trace());
+    // Several stages of a rank tell of theirs one after another.
+    std::stable_sort(
+        trace.ranks.back().beside.begin(), trace.ranks.back().beside.end(),
+        [](const TraceEvent& a, const TraceEvent& b) { return a.start_s < b.start_s; });
     trace.complete = trace.complete && recorder->complete();
     const auto& events = recorder->trace().events;
     if (!events.empty()) {
@@ -86,9 +74,9 @@ Trace join_traces(const std::vector<const Recorder*>& recorders,
     if (held.empty() || held.front() != 0) {
       continue;
     }
-    const std::vector<Recorder::StepEnd>& ends = recorder->step_ends();
-    std::vector<std::vector<Recorder::StepEnd>> segments;
-    for (const Recorder::StepEnd& end : ends) {
+    const std::vector<StepEnd>& ends = recorder->step_ends();
+    std::vector<std::vector<StepEnd>> segments;
+    for (const StepEnd& end : ends) {
       const bool starts_segment = std::find(segment_starts.begin(), segment_starts.end(),
                                             trace.num_steps) != segment_starts.end();
       if (segments.empty() || starts_segment) {

@@ -17,15 +17,14 @@ class Recorder {
 
   void add(const Action& action, double start_s, double end_s, double wait_s, int64_t bytes);
 
+  // A reduction that went on beside the rank's actions.
+  void add_beside(const Action& action, double start_s, double end_s, double wait_s, int64_t bytes);
+
   // Marks the end of an update that applies `num_steps` steps, for step times.
   void step_done(double end_s, int64_t num_steps);
 
   const RankTrace& trace() const { return trace_; }
   bool complete() const { return complete_; }
-  struct StepEnd {
-    double end_s = 0;
-    int64_t num_steps = 1;
-  };
   const std::vector<StepEnd>& step_ends() const { return step_ends_; }
 
  private:
@@ -36,9 +35,7 @@ class Recorder {
   std::vector<StepEnd> step_ends_;
 };
 
-// Joins the ranks' records. step_s is the median, over all stretches of up to eight successive
-// updates of the first stage within a segment, of a stretch's seconds a step: without a flush
-// updates come in a rhythm of short and long ones, whose median is no period. `segment_starts`: the
+// Joins the ranks' records. step_s is typical_step_s() of the first stage. `segment_starts`: the
 // steps at which segments begin; what lies between two, such as an evaluation, is no step.
 Trace join_traces(const std::vector<const Recorder*>& recorders,
                   const std::vector<int64_t>& segment_starts);

@@ -101,10 +101,13 @@ void Emulation::unscale(Trace& trace) const {
     for (double* total : {&rank.compute_s, &rank.communicate_s, &rank.wait_s, &rank.update_s}) {
       *total *= factor;
     }
-    for (TraceEvent& event : rank.events) {
-      event.start_s *= factor;
-      event.end_s *= factor;
-      event.wait_s *= factor;
+    rank.origin_s *= factor;
+    for (std::vector<TraceEvent>* events : {&rank.events, &rank.beside}) {
+      for (TraceEvent& event : *events) {
+        event.start_s *= factor;
+        event.end_s *= factor;
+        event.wait_s *= factor;
+      }
     }
   }
 }

@@ -16,6 +16,7 @@
 #include "millrace/base/document.h"
 #include "millrace/base/text.h"
 #include "millrace/comm/inproc/inproc.h"
+#include "millrace/comm/wire.h"
 #include "millrace/runtime/dealer.h"
 #include "millrace/runtime/team.h"
 #include "millrace/schedule/lower.h"
@@ -643,6 +644,10 @@ Trace Session::trace() const {
     recorders.push_back(&workers_[static_cast<std::size_t>(rank)]->recorder());
   }
   Trace trace = join_traces(recorders, segment_starts_);
+  for (RankTrace& rank : trace.ranks) {
+    rank.process = world_->process();
+    rank.host = own_host_name();
+  }
   if (world_->spans_processes()) {
     std::vector<Trace> parts;
     for (const std::string& text : world_->exchange(to_json(to_value(trace), -1), kPatienceS)) {

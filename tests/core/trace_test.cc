@@ -46,6 +46,14 @@ Trace random_trace(uint64_t seed) {
       event.wait_s = draws.coin() ? 0 : (event.end_s - event.start_s) / 3;
       event.bytes = draws.bytes();
       rank.events.push_back(event);
+      if (draws.coin()) {
+        rank.beside.push_back(event);
+      }
+    }
+    if (draws.coin()) {
+      rank.process = static_cast<int>(draws.between(0, 3));
+      rank.host = "node";
+      rank.origin_s = draws.positive();
     }
     trace.ranks.push_back(rank);
   }

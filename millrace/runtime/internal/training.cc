@@ -245,6 +245,17 @@ void Worker::Training::reduce(const Action& action) {
   }
   held.exchange->reduce(own.update, tensors_of(held), transfer);
   worker_.recorder_.add(action, start_s, monotonic_s(), transfer.wait_s, transfer.bytes);
+  record_beside(held, action);
+}
+
+// Reductions of the rule that are done by now.
+void Worker::Training::record_beside(HeldStage& held, Action action) {
+  action.kind = ActionKind::kReduce;
+  action.version = kNone;
+  for (const BesideReduction& each : held.exchange->take_beside()) {
+    worker_.recorder_.add_beside(action, each.start_s, each.end_s, each.transfer.wait_s,
+                                 each.transfer.bytes);
+  }
 }
 
 void Worker::Training::norm(const Action& action) {
@@ -281,6 +292,9 @@ void Worker::Training::step(const Action& action) {
   worker_.finish(action, last_step(action), 0, start_s);
   const double end_s = monotonic_s();
   worker_.recorder_.add(action, start_s, end_s, transfer.wait_s, transfer.bytes);
+  if (held.exchange != nullptr) {
+    record_beside(held, action);
+  }
   if (&held == worker_.stages_.front().get()) {
     worker_.recorder_.step_done(end_s, last_step(action) - first_step(action) + 1);
   }

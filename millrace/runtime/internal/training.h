@@ -98,6 +98,7 @@ class Worker::Training final : public ActionHandler {
   LayerDone announcer(Lane& own);
   bool announces(const Lane& own) const;
   void update(Lane& own, const Action& action, Transfer& transfer);
+  void record_beside(HeldStage& held, Action action);
   OptimizerStep optimizer_step(HeldStage& held, const Update& update) const;
 
   Worker& worker_;
