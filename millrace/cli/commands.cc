@@ -18,6 +18,8 @@ int run_without_torch(const Options& options, Output& output) {
       return run_import(options.profile, output);
     case Command::kReport:
       return run_report(options.report, output);
+    case Command::kReplay:
+      return run_replay(options.replay, output);
     default:
       throw Error(ErrorCode::kInternal, "a subcommand that nobody runs");
   }

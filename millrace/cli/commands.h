@@ -13,6 +13,7 @@ int run_search(const ScheduleArgs& args, Output& output);  // schedule --name au
 int run_simulate(const SimulateArgs& args, Output& output);
 int run_import(const ProfileArgs& args, Output& output);  // profile --from
 int run_report(const ReportArgs& args, Output& output);
+int run_replay(const ReplayArgs& args, Output& output);
 
 // The one of these that `options` name: !needs_torch(options).
 int run_without_torch(const Options& options, Output& output);

@@ -3,9 +3,9 @@
 // proposals change it; graph.h puts it together again. A plain value.
 //
 // Source: Hu et al., dPRO, MLSys 2022, arXiv:2205.02473, the global data-flow graph: durations of
-// operators and transfers and the gaps between them, means over steps there, medians here. That a
-// transfer's queueing is taken off, and that a receive which waited for nobody says only by when
-// its message was there, is our reconstruction.
+// operators and transfers and the gaps between them, means over steps there, as they were here, or
+// medians. That a transfer's queueing is taken off, and that a receive which waited for nobody says
+// only by when its message was there, is our reconstruction.
 #pragma once
 
 #include <cstdint>

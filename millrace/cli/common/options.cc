@@ -270,6 +270,20 @@ class Parser {
         .positional("DIR", options_.report.dir, "the run's folder")
         .text("--draw", options_.report.draw, "FORM",
               "also write timeline.svg or timeline.html there: svg or html");
+
+    add(Command::kReplay, "replay", "A real run's data-flow graph: critical path, what-if",
+        "millrace replay runs/fashion_mnist --set link.bandwidth=x2\n  "
+        "millrace replay runs/fashion_mnist --optimize")
+        .positional("DIR", options_.replay.dir, "the run's folder")
+        .texts(
+            "--set", options_.replay.set, "KEY=VALUE",
+            "what if; may be repeated. link, message, reduce or linkA-B, .bandwidth or .latency; "
+            "device, rankN or stageN, .speed; values are factors (x2) or bytes per second, "
+            "seconds")
+        .flag("--optimize", options_.replay.optimize,
+              "propose gradient fusion, partition, operator fusion and recompute")
+        .text("--trace", options_.replay.trace, "FILE",
+              "write what runs when in the replay, all of --set applied, as a Trace");
   }
 
   void add_torch() {
@@ -417,6 +431,7 @@ Train and prove
   compare    schedules side by side: predicted and measured
   eval       a checkpoint on its test set
   report     the HTML page of a run
+  replay     what a run waited for, and what it would gain
   bench      throughput, overhead and prediction, measured
 
 Try first:  millrace schedule --name 1f1b --ranks 4 --microbatches 8
@@ -496,6 +511,7 @@ bool needs_torch(const Options& options) {
     case Command::kSchedule:
     case Command::kSimulate:
     case Command::kReport:
+    case Command::kReplay:
       return false;
   }
   return false;

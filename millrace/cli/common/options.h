@@ -67,6 +67,13 @@ struct ReportArgs {
   std::string draw;  // svg, html: a picture of the lanes too
 };
 
+struct ReplayArgs {
+  std::string dir;
+  std::vector<std::string> set;  // --set: what-if questions, see replay/what_if.h
+  bool optimize = false;         // --optimize: proposals with what they would gain
+  std::string trace;             // --trace out.json: of the replay, with what was set
+};
+
 // Torch side.
 struct RunArgs {                 // shared by train, verify, profile
   std::string config;            // run.toml
@@ -135,6 +142,7 @@ enum class Command {
   kSchedule,
   kSimulate,
   kReport,
+  kReplay,
   kTrain,
   kVerify,
   kCompare,
@@ -153,6 +161,7 @@ struct Options {
   ScheduleArgs schedule;
   SimulateArgs simulate;
   ReportArgs report;
+  ReplayArgs replay;
   TrainArgs train;
   VerifyArgs verify;
   CompareArgs compare;
