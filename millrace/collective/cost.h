@@ -1,12 +1,9 @@
 // How long a collective program takes on a cluster, and which is the fastest: what `auto` means.
 // Used by planner, simulator and the executor, which remember the answer by size. Pure functions.
 //
-// The network is that of `Cluster`: a message between two devices uses the level at which they
-// meet, there the outgoing link of the sender's component and the incoming link of the receiver's
-// (of the devices themselves at level 0), so all devices of a machine share its link. An override
-// is a link of its own in each direction. A link carries one message at a time, in the order in
-// which they become ready, for bytes / bandwidth; the latency passes after that and occupies
-// nothing. To send or to take a message costs the device the cluster's `action_overhead_s`, as
+// A message takes the links that core/links.h says: all devices of a machine share its link. A link
+// carries one message at a time, in the order in which they become ready, for bytes / bandwidth;
+// the latency passes after that and occupies nothing. To send or to take a message costs the device the cluster's `action_overhead_s`, as
 // in a schedule. Sums cost nothing: the cluster does not say how fast a device adds.
 #pragma once
 

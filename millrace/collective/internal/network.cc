@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "millrace/base/error.h"
+#include "millrace/core/links.h"
 
 namespace millrace::internal {
 namespace {
@@ -32,22 +33,16 @@ void check_ranks(const std::vector<int>& ranks, const Cluster& cluster) {
   }
 }
 
-bool has_override(const Cluster& cluster, int a, int b) {
-  return std::any_of(cluster.links.begin(), cluster.links.end(), [a, b](const LinkOverride& link) {
-    return (link.from == a && link.to == b) || (link.from == b && link.to == a);
-  });
-}
-
 }  // namespace
 
 Network::Network(const std::vector<int>& ranks, const Cluster& cluster)
     : num_members_(static_cast<int>(ranks.size())), overhead_s_(cluster.action_overhead_s) {
   check_ranks(ranks, cluster);
   routes_.resize(ranks.size() * ranks.size());
-  // (level, component below it, 0 out or 1 in) -> port.
-  std::map<std::tuple<std::size_t, int, int>, int> ports;
-  const auto port_of = [&](std::size_t level, int component, int direction) {
-    const auto [found, is_new] = ports.try_emplace({level, component, direction}, num_ports_);
+  const LinkMap map(cluster);
+  std::map<int, int> ports;  // by link, of those that are used
+  const auto port_of = [&](int link) {
+    const auto [found, is_new] = ports.try_emplace(link, num_ports_);
     num_ports_ += is_new ? 1 : 0;
     return found->second;
   };
@@ -56,23 +51,12 @@ Network::Network(const std::vector<int>& ranks, const Cluster& cluster)
       if (from == to) {
         continue;
       }
-      const int a = ranks[from];
-      const int b = ranks[to];
+      const LinkRoute links = map.route(ranks[from], ranks[to]);
       Route& route = routes_[from * ranks.size() + to];
-      route.bandwidth_bytes_per_s = cluster.bandwidth_between(a, b);
-      route.latency_s = cluster.latency_between(a, b);
-      if (has_override(cluster, a, b)) {
-        route.out_port = num_ports_++;
-        route.in_port = num_ports_++;
-        continue;
-      }
-      std::size_t level = 0;
-      int below = 1;  // devices in a component of the level below
-      while (a / (below * cluster.levels[level].size) != b / (below * cluster.levels[level].size)) {
-        below *= cluster.levels[level++].size;
-      }
-      route.out_port = port_of(level, a / below, 0);
-      route.in_port = port_of(level, b / below, 1);
+      route.bandwidth_bytes_per_s = links.bandwidth_bytes_per_s;
+      route.latency_s = links.latency_s;
+      route.out_port = port_of(links.out_link);
+      route.in_port = port_of(links.in_link);
     }
   }
 }

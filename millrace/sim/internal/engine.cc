@@ -29,7 +29,7 @@ double duration_s(const StageCost& cost, const Action& action) {
 
 }  // namespace
 
-Engine::Engine(const SimulationInput& input) : input_(input) {
+Engine::Engine(const SimulationInput& input) : input_(input), links_(input.cluster) {
   check_input(input);
   const LoweredSchedule& lowered = input.lowered;
   if (input.on_demand) {
@@ -38,7 +38,6 @@ Engine::Engine(const SimulationInput& input) : input_(input) {
   }
   runs_ = parts_ ? start_runs(lowered) : unroll_lowered(lowered, input.num_steps);
   states_.resize(runs_.size());
-  link_free_s_.resize(runs_.size());
   stages_.resize(static_cast<std::size_t>(lowered.num_stages));
   for (std::size_t rank = 0; rank < runs_.size(); ++rank) {
     states_[rank].wants_part = parts_ && !lowered.ranks[rank].empty();
@@ -46,6 +45,7 @@ Engine::Engine(const SimulationInput& input) : input_(input) {
       used_ranks_.push_back(static_cast<int>(rank));
     }
   }
+  keeps_order_ = keeps_order_ || links_.map().shares_links(used_ranks_);
   const RuleTraits traits = traits_of_rule(input);
   if (!input.own_rule) {
     options_ = settle_rule(find_rule(input.rule), input.rule_options);
@@ -198,7 +198,7 @@ void Engine::send(int rank) {
   Tensor tensor;
   tensor.bytes = message_bytes(action);
   tensor.sent_by = states_[rank].next;
-  tensor.arrival_s = carry(rank, action.peer, end_s, tensor.bytes);
+  tensor.arrival_s = links_.carry(rank, action.peer, end_s, static_cast<double>(tensor.bytes));
   const Key key{rank, action.peer, action.stage, action.peer_stage, action.first, action.last};
   if (!tensors_.emplace(key, tensor).second) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -211,17 +211,6 @@ void Engine::send(int rank) {
   const int peer = action.peer;
   record(rank, start_s, end_s, 0, tensor.bytes);
   wake(peer);
-}
-
-// When what is handed to the link at `at_s` arrives.
-double Engine::carry(int from, int to, double at_s, int64_t bytes) {
-  if (from == to) {
-    return at_s;
-  }
-  double& free_s = link_free_s_[from][to];
-  const double on_wire_s = static_cast<double>(bytes) / input_.cluster.bandwidth_between(from, to);
-  free_s = std::max(free_s, at_s) + on_wire_s;
-  return free_s + input_.cluster.latency_between(from, to);
 }
 
 // Both ends of a message see one link, whichever way it goes.
@@ -291,6 +280,10 @@ bool Engine::norm(int rank) {
 double Engine::all_reduce_s(const std::vector<int>& ranks, double bytes) const {
   return input_.all_reduce_s ? input_.all_reduce_s(ranks, bytes)
                              : input_.cluster.all_reduce_s(ranks, bytes);
+}
+
+double Engine::reduce(const std::vector<int>& ranks, double at_s, double bytes) {
+  return links_.reduce(ranks, at_s, bytes, all_reduce_s(ranks, bytes));
 }
 
 void Engine::record(int rank, double start_s, double end_s, double wait_s, int64_t bytes) {

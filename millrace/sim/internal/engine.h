@@ -5,9 +5,10 @@
 // runs its list in order, each direction of a link has one rank that feeds it, and a group's
 // reductions are asked for in one order; so every time follows from the times before it on the
 // same rank, link or group, and ranks may be advanced in any order, each until it has to wait for
-// something not known yet. A rule that looks at what has arrived, or has a server, and parts that
-// go to whoever asks first need strict order of time: turns of ranks and servers, and messages that
-// leave, are taken from queues, and nothing happens before what is earlier has happened.
+// something not known yet. Links that several ranks feed, a rule that looks at what has arrived, or
+// has a server, and parts that go to whoever asks first need strict order of time: turns of ranks
+// and servers, and messages that leave, are taken from queues, and nothing happens before what is
+// earlier has happened.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "millrace/core/links.h"
 #include "millrace/rule/rule.h"
 #include "millrace/sim/internal/parts.h"
 #include "millrace/sim/internal/rule_port.h"
@@ -38,7 +40,7 @@ class Engine final : public PortHost {
   void dispatch(const Letter& letter) override;
   void wake(SimPort& port, double at_s, bool looks) override;
   bool keeps_order() const override { return keeps_order_; }
-  double all_reduce_s(const std::vector<int>& ranks, double bytes) const override;
+  double reduce(const std::vector<int>& ranks, double at_s, double bytes) override;
 
  private:
   // What identifies a message of the schedule: ranks of sender and receiver, their stages, its
@@ -108,7 +110,7 @@ class Engine final : public PortHost {
   bool reduce(int rank);
   bool norm(int rank);
   bool step(int rank);
-  double carry(int from, int to, double at_s, int64_t bytes);
+  double all_reduce_s(const std::vector<int>& ranks, double bytes) const;
   Update update_of(int rank, const Held& held, std::size_t index, int64_t step) const;
   void record(int rank, double start_s, double end_s, double wait_s, int64_t bytes);
   const RunAction& next_action(int rank) const;
@@ -127,8 +129,8 @@ class Engine final : public PortHost {
   std::vector<RankRun> runs_;
   std::vector<RankState> states_;
   std::unordered_map<Key, Tensor, KeyHash> tensors_;
-  std::vector<std::unordered_map<int, double>> link_free_s_;  // by sender, then receiver
-  std::vector<std::unique_ptr<StagePorts>> stages_;           // null where a stage has no replicas
+  LinkCalendar links_;
+  std::vector<std::unique_ptr<StagePorts>> stages_;  // null where a stage has no replicas
   std::vector<int> used_ranks_;
   std::vector<Norm> norms_;  // in the order asked for
   std::deque<int> ready_;    // unordered

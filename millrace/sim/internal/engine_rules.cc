@@ -180,7 +180,8 @@ void Engine::dispatch(const Letter& letter) {
     return;
   }
   Letter carried = letter;
-  carried.arrival_s = carry(letter.from->rank(), letter.to->rank(), letter.sent_s, letter.bytes);
+  carried.arrival_s = links_.carry(letter.from->rank(), letter.to->rank(), letter.sent_s,
+                                   static_cast<double>(letter.bytes));
   letter.to->deliver(carried);
 }
 
@@ -218,7 +219,8 @@ void Engine::run_ordered() {
       Letter letter = leaving_.top();
       leaving_.pop();
       now_s_ = letter.sent_s;
-      letter.arrival_s = carry(letter.from->rank(), letter.to->rank(), now_s_, letter.bytes);
+      letter.arrival_s = links_.carry(letter.from->rank(), letter.to->rank(), now_s_,
+                                      static_cast<double>(letter.bytes));
       letter.to->deliver(letter);
     } else {
       const Turn turn = turns_.top();

@@ -372,7 +372,7 @@ void StagePorts::meet(Meeting& meeting) {
       start_s = std::max(start_s, *free_s);
     }
   }
-  meeting.end_s = start_s + host_.all_reduce_s(group.ranks, bytes_of(meeting.range.size()));
+  meeting.end_s = host_.reduce(group.ranks, start_s, bytes_of(meeting.range.size()));
   for (const int member : group.members) {
     SimPort& port = *ports_[static_cast<std::size_t>(member)];
     if (port.waits_ && port.wanted_ == &meeting && !port.woken_) {

@@ -5,7 +5,8 @@
 //
 // Costs: apply() and apply_to() last as long as the stage's update; a pass over so many elements,
 // charge(), a quarter of that in proportion, since an update (SGD with momentum) is about four
-// passes over all elements. That is the one assumption about rules' own work.
+// passes over all elements. That is the one assumption about rules' own work; what is no plain pass
+// is charged as so many (rule/internal/choose.h).
 //
 // Used by the engine alone; single-threaded.
 #pragma once
@@ -51,7 +52,8 @@ class PortHost {
   // everything else of that time, and after look_at().
   virtual void wake(SimPort& port, double at_s, bool looks) = 0;
   virtual bool keeps_order() const = 0;  // whether ports may look at all
-  virtual double all_reduce_s(const std::vector<int>& ranks, double bytes) const = 0;
+  // When a reduction over `ranks` that could begin at `at_s` ends.
+  virtual double reduce(const std::vector<int>& ranks, double at_s, double bytes) = 0;
 };
 
 struct ReductionGroup;
