@@ -97,7 +97,7 @@ Layout layout_of(const Options& options, Port& port) {
 // may be null.
 Keys most_significant(Port& port, const Vector& weights, const Vector* deltas, double weight,
                       int64_t count) {
-  port.charge(2 * weights.size);
+  port.charge(internal::kHighestCost * weights.size);
   Keys keys = internal::first_indices(count);
   visit(weights, [&](auto values) {
     const auto* delta =
@@ -217,7 +217,7 @@ class Slim final : public Rule {
 
     void merge(Port& port, const Vector& push) {
       const Keys explorers = internal::get_keys(push, layout_.keys_at(), layout_.num_explorers);
-      port.charge(2 * push.size);
+      port.charge(2 * internal::kPickCost * layout_.keys_at());
       internal::scatter_add_quotient(*center_, core_, push, 0, port.num_members());
       internal::scatter_add_quotient(*center_, explorers, push, layout_.num_core,
                                      port.num_members());
@@ -229,7 +229,7 @@ class Slim final : public Rule {
     Keys fill(Port& port, int member, Vector& reply) {
       const Vector& push = *pushes_[static_cast<std::size_t>(member)];
       Keys explorers = internal::get_keys(push, layout_.keys_at(), layout_.num_explorers);
-      port.charge(push.size);
+      port.charge(internal::kPickCost * layout_.keys_at());
       internal::gather(reply, 0, *center_, core_);
       internal::gather(reply, layout_.num_core, *center_, explorers);
       return explorers;
@@ -279,7 +279,9 @@ class Slim final : public Rule {
       explorers = internal::draw_others(round, layout_.num_elements, core_, layout_.num_explorers);
     }
     ++num_exchanges_;
-    port.charge(layout_.num_elements + push_->size);
+    port.charge(internal::kSkimCost * layout_.num_elements +
+                internal::kDrawCost * layout_.num_explorers +
+                internal::kPickCost * layout_.keys_at());
     internal::move_values(*push_, 0, *residual_, core_);
     internal::move_values(*push_, layout_.num_core, *residual_, explorers);
     internal::put_keys(*push_, layout_.keys_at(), explorers);
@@ -289,7 +291,7 @@ class Slim final : public Rule {
     const int64_t num_keys = layout_.num_explorers + (new_core ? layout_.num_core : 0);
     const Keys keys = internal::get_keys(*answer_, layout_.keys_at(), num_keys);
     const auto explorers_end = keys.begin() + layout_.num_explorers;
-    port.charge(answer_->size);
+    port.charge(internal::kPickCost * layout_.keys_at());
     internal::scatter(port.weights(), core_, *answer_, 0);
     internal::scatter(port.weights(), std::span(keys.begin(), explorers_end), *answer_,
                       layout_.num_core);

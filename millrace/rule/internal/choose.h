@@ -10,6 +10,12 @@
 
 namespace millrace::internal {
 
+// What these cost, as elements of a pass (Port::charge): measured by bench/choose_bench.cc.
+constexpr int64_t kHighestCost = 48;  // highest(), each of all elements
+constexpr int64_t kDrawCost = 220;    // draw_others(), each draw
+constexpr int64_t kSkimCost = 8;      // draw_others(), each of all elements besides
+constexpr int64_t kPickCost = 12;     // reading or writing a chosen element in its place
+
 // The indices of the `count` highest of `scores` (0 <= count <= size), ascending. Ties go to the
 // lower index; NaN counts as infinite, so that any scores have one answer.
 std::vector<uint32_t> highest(std::span<const double> scores, int64_t count);
