@@ -28,11 +28,10 @@ EmulationConfig emulation_config(const EmulateConfig& config, const Cluster& clu
 }
 
 Emulation::Emulation(EmulationConfig config, const Plan& plan, const Model& model)
-    : config_(std::move(config)) {
+    : config_(std::move(config)), network_(config_.cluster) {
   for (int rank = 0; rank < plan.workers; ++rank) {
     rank_stages_.push_back(plan.stages_of_rank(rank));
   }
-  network_.cluster = config_.cluster;
   network_.time_scale = config_.time_scale;
   network_.spin_s = default_spin_s(plan.num_used_ranks());
   if (!config_.profile) {

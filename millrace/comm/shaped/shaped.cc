@@ -33,11 +33,14 @@ class ShapedGroup final : public Group {
   Transfer all_reduce_sum(at::Tensor& tensor) override {
     const double asked_s = monotonic_s();
     const double last_asked_s = latest(asked_s);
-    Transfer transfer = engine_->all_reduce_sum(tensor);
     const double bytes =
         network_.reduction_bytes ? network_.reduction_bytes(stage_, tensor) : own_bytes(tensor);
-    pause_until(last_asked_s + network_.cluster.all_reduce_s(ranks(), bytes) * network_.time_scale,
-                abort_, network_.spin_s);
+    // The first member gives it to the links; all hear of it.
+    const double scale = network_.time_scale;
+    const double end_s = latest(
+        member() == 0 ? network_.links->reduce(ranks(), last_asked_s / scale, bytes) * scale : 0);
+    Transfer transfer = engine_->all_reduce_sum(tensor);
+    pause_until(end_s, abort_, network_.spin_s);
     transfer.wait_s = last_asked_s - asked_s;
     if (own_bytes(tensor) > 0) {
       transfer.bytes =
@@ -47,7 +50,8 @@ class ShapedGroup final : public Group {
   }
 
  private:
-  // The latest of all members' times: each puts its own beside zeros, and sums of those are exact.
+  // The latest of all members' times (>= 0): each puts its own beside zeros, and sums of those are
+  // exact.
   double latest(double own_s) {
     at::Tensor times = at::zeros({static_cast<int64_t>(ranks().size())}, at::kDouble);
     double* values = times.data_ptr<double>();
@@ -65,21 +69,6 @@ class ShapedGroup final : public Group {
 // What the communicators of one rank share, whatever their lanes.
 class RankLinks {
  public:
-  // Takes the link between two ranks for a message that is sent now; returns when it arrives.
-  double arrival_s(const ShapedNetwork& network, int from, int to, double bytes) {
-    const double now_s = monotonic_s();
-    if (from == to) {
-      return now_s;
-    }
-    const Cluster& cluster = network.cluster;
-    const double sending_s = bytes / cluster.bandwidth_between(from, to) * network.time_scale;
-    const double latency_s = cluster.latency_between(from, to) * network.time_scale;
-    const std::lock_guard lock(mutex_);
-    double& free_s = free_s_[to];
-    free_s = std::max(free_s, now_s) + sending_s;
-    return free_s + latency_s;
-  }
-
   Inbox& inbox(uint16_t lane) {
     const std::lock_guard lock(mutex_);
     return inboxes_[lane];
@@ -87,7 +76,6 @@ class RankLinks {
 
  private:
   std::mutex mutex_;
-  std::map<int, double> free_s_;  // by receiver: when the link there has carried all it was given
   std::map<uint16_t, Inbox> inboxes_;
 };
 
@@ -104,7 +92,9 @@ class ShapedCommunicator final : public Communicator {
     const double bytes = bytes_of(rank(), to, tag, tensor);
     // Before the message, so that it is there when the message is.
     at::Tensor arrival = at::empty({1}, at::kDouble);
-    *arrival.data_ptr<double>() = own_->arrival_s(network_, rank(), to, bytes);
+    *arrival.data_ptr<double>() =
+        network_.links->carry(rank(), to, monotonic_s() / network_.time_scale, bytes) *
+        network_.time_scale;
     engine_->send(to, stamp_of(tag), std::move(arrival));
     Transfer transfer = engine_->send(to, tag, std::move(tensor));
     transfer.bytes = static_cast<int64_t>(bytes);
@@ -232,6 +222,20 @@ class ShapedCommunicator final : public Communicator {
 };
 
 }  // namespace
+
+double SharedLinks::carry(int from, int to, double now_s, double bytes) {
+  const std::lock_guard lock(mutex_);
+  // Another thread may have been faster; by no more than the time from the clock to here.
+  constexpr double kWaitsForLockS = 1;
+  calendar_.forget_before(now_s - kWaitsForLockS);
+  return calendar_.carry(from, to, now_s, bytes);
+}
+
+double SharedLinks::reduce(const std::vector<int>& devices, double at_s, double bytes) {
+  const std::lock_guard lock(mutex_);
+  return calendar_.reduce(devices, at_s, bytes,
+                          calendar_.map().cluster().all_reduce_s(devices, bytes));
+}
 
 std::unique_ptr<Communicator> shape_links(std::unique_ptr<Communicator> engine,
                                           const ShapedNetwork& network, AbortFlag& abort) {

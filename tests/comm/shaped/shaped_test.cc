@@ -6,6 +6,7 @@
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "millrace/base/clock.h"
@@ -21,11 +22,17 @@ constexpr MessageTag kForward{4, 0, 0};
 
 // Links of 1000 bytes/s between `size` devices.
 ShapedNetwork slow_network(int size, double latency_s = 0) {
-  ShapedNetwork network;
-  network.cluster = free_cluster(size);
-  network.cluster.levels[0].bandwidth_bytes_per_s = 1000;
-  network.cluster.levels[0].latency_s = latency_s;
-  return network;
+  Cluster cluster = free_cluster(size);
+  cluster.levels[0].bandwidth_bytes_per_s = 1000;
+  cluster.levels[0].latency_s = latency_s;
+  return ShapedNetwork(cluster);
+}
+
+// Three devices of which one link costs something.
+Cluster free_cluster_with(const LinkOverride& link) {
+  Cluster cluster = free_cluster(3);
+  cluster.links.push_back(link);
+  return cluster;
 }
 
 // Ranks of one process whose links are shaped.
@@ -87,6 +94,29 @@ TEST(Shaped, TimeScaleStretchesLatencyAndBandwidth) {
   EXPECT_GE(monotonic_s(), start_s + 3 * 0.03);
 }
 
+// Two hosts of two ranks, 1000 bytes/s between them.
+TEST(Shaped, RanksOfAHostShareItsLink) {
+  Cluster cluster = free_cluster(2);
+  cluster.levels.push_back(slow_network(2).cluster.levels[0]);
+  World world(4, ShapedNetwork(cluster));
+  const double start_s = monotonic_s();
+  world[0].send(2, kForward, at::full({5}, 1.0f));  // 20 ms on the wire
+  world[1].send(3, kForward, at::full({5}, 1.0f));
+  world[1].send(0, kForward, at::full({500}, 1.0f));  // inside the host
+  world[3].receive(1, kForward, nullptr, nullptr);
+  EXPECT_GE(monotonic_s(), start_s + 0.04);
+  // Two pairs at once, 20 ms each; which is the first is open.
+  std::vector<double> ended_s(4);
+  const double reduce_s = monotonic_s();
+  const auto errors = run_ranks(4, [&](int rank) {
+    at::Tensor tensor = at::full({5}, 1.0f);
+    world[rank].group({rank % 2, rank % 2 + 2}, 0)->all_reduce_sum(tensor);
+    ended_s[static_cast<std::size_t>(rank)] = monotonic_s();
+  });
+  EXPECT_EQ(thrown(errors), "");
+  EXPECT_GE(*std::max_element(ended_s.begin(), ended_s.end()), reduce_s + 0.04);
+}
+
 // The link from 0 to 1 is busy for years; neither the sender, nor the way back, nor another pair,
 // nor a message to oneself waits for it.
 TEST(Shaped, ABusyLinkHoldsUpNobodyElse) {
@@ -129,9 +159,7 @@ TEST(Shaped, AnUnlikeMessageIsToldAsTheEngineTellsIt) {
 }
 
 TEST(Shaped, OnlyOverriddenLinksOfAFreeNetworkTakeTime) {
-  ShapedNetwork network;
-  network.cluster = free_cluster(3);
-  network.cluster.links.push_back({0, 1, 1000, 0.01});
+  ShapedNetwork network(free_cluster_with({0, 1, 1000, 0.01}));
   World world(3, std::move(network));
   for (const auto& [from, to] : {std::pair{0, 1}, std::pair{1, 0}}) {
     const double start_s = monotonic_s();
@@ -152,9 +180,7 @@ MessageTag rule_message(int64_t number, uint16_t lane = 1) {
 // The first is sent over a slow link, the others over fast ones.
 TEST(Shaped, WhateverComesIsTakenInTheOrderOfArrival) {
   constexpr double kSlowS = 0.3;
-  ShapedNetwork network;
-  network.cluster = free_cluster(3);
-  network.cluster.links.push_back({0, 2, 1000, 0});
+  ShapedNetwork network(free_cluster_with({0, 2, 1000, 0}));
   World world(3, std::move(network));
   const double start_s = monotonic_s();
   world[0].send(2, rule_message(1), at::full({75}, 1.0F));
@@ -182,9 +208,7 @@ TEST(Shaped, WhateverComesIsTakenInTheOrderOfArrival) {
 // What is under way for years is neither there by now nor at a deadline, and another message that
 // is sent while it is awaited comes first.
 TEST(Shaped, AnEarlierArrivalIsNoticedWhileALaterOneIsAwaited) {
-  ShapedNetwork network;
-  network.cluster = free_cluster(3);
-  network.cluster.links.push_back({0, 2, 1e-9, 0});
+  ShapedNetwork network(free_cluster_with({0, 2, 1e-9, 0}));
   World world(3, std::move(network));
   world[0].send(2, rule_message(1), at::full({75}, 1.0F));
   const auto errors = run_ranks(2, [&](int thread) {
