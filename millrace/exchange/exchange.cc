@@ -49,11 +49,13 @@ Exchange::Exchange(const ExchangeSetup& setup, const RuleTraits& traits, std::un
       place_(place_of(setup, communicator.rank())),
       port_(place_, communicator) {
   MILLRACE_CHECK(rule_ != nullptr);
+  port_.bind(setup.work);
   if (traits_.serves && place_.member == 0) {
     server_communicator_ = communicator.on_lane(rule_lane(place_.stage, RuleLane::kServer));
     PortPlace place = place_;
     place.member = Port::kServer;
     server_port_ = std::make_unique<TensorPort>(std::move(place), *server_communicator_);
+    server_port_->bind(setup.work);
   }
 }
 
@@ -73,6 +75,7 @@ void Exchange::bind(const StageTensors& tensors) {
 void Exchange::run(Task task, Transfer& transfer) {
   task.start();
   MILLRACE_CHECK(task.done(), "a rule's task waits for what no port of tensors gives");
+  port_.finish_work();
   const Transfer moved = port_.take_transfer();
   transfer.wait_s += moved.wait_s;
   transfer.bytes += moved.bytes;
@@ -99,6 +102,7 @@ void Exchange::start_server(const at::Tensor& weights) {
       Task task = rule_->serve(*server_port_);
       task.start();
       MILLRACE_CHECK(task.done(), "a server waits for what no port of tensors gives");
+      server_port_->finish_work();
     } catch (const Error& error) {
       server_failure_ = std::current_exception();
       communicator_.abort(error);

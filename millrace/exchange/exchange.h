@@ -30,6 +30,7 @@ struct ExchangeSetup {
   std::vector<int> nodes;     // of each; empty: all on one
   at::ScalarType dtype = at::kFloat;
   int64_t elements = 0;  // of weights and gradient
+  RuleWork work{};       // of an emulated device; called by the server's thread, too
 };
 
 // The stage's flat buffers. In step() `target` becomes the next version; it may be `current`, the

@@ -82,10 +82,36 @@ at::Tensor TensorPort::elements(Vector& vector) const {
   return holder.has_tail ? holder.tensor.narrow(0, 0, holder.size) : holder.tensor;
 }
 
+// --- emulated work, as the simulator counts it
+
+void TensorPort::add_work(double updates) {
+  if (work_ == nullptr) {
+    return;
+  }
+  if (work_updates_ == 0) {
+    work_began_s_ = monotonic_s();
+  }
+  work_updates_ += updates;
+}
+
+void TensorPort::charge(int64_t elements) {
+  if (place_.elements > 0) {
+    add_work(static_cast<double>(elements) /
+             (kPassesOfAnUpdate * static_cast<double>(place_.elements)));
+  }
+}
+
+void TensorPort::finish_work() {
+  if (work_updates_ > 0) {
+    work_(work_began_s_, std::exchange(work_updates_, 0));
+  }
+}
+
 void TensorPort::apply(Vector& gradient, double samples) {
   MILLRACE_CHECK(optimizer_ != nullptr, "a rule updates outside of an update");
   at::Tensor sums = elements(gradient);
   weights();
+  add_work(1);
   optimizer_(current_.tensor, target_.tensor, sums, samples, false);
 }
 
@@ -93,6 +119,7 @@ void TensorPort::apply_to(Vector& delta, Vector& gradient, double samples) {
   MILLRACE_CHECK(optimizer_ != nullptr, "a rule updates outside of an update");
   at::Tensor sums = elements(gradient);
   at::Tensor into = elements(delta);
+  add_work(1);
   optimizer_(current_.tensor, into, sums, samples, true);
 }
 
@@ -112,6 +139,7 @@ MessageTag TensorPort::tag(int to, int from, int kind) const {
 }
 
 void TensorPort::post(int to, int kind, at::Tensor message, int64_t size, const Numbers& numbers) {
+  finish_work();
   std::memcpy(
       static_cast<char*>(message.data_ptr()) + size * static_cast<int64_t>(message.element_size()),
       numbers.data(), sizeof(numbers));
@@ -155,6 +183,7 @@ void TensorPort::adopt(at::Tensor message, Vector* into) {
 }
 
 bool TensorPort::ready() {
+  finish_work();
   taken_ = Message{};
   Transfer transfer;
   switch (want_.kind) {
@@ -221,6 +250,7 @@ int TensorPort::make_group(const std::vector<int>& members) {
 }
 
 int64_t TensorPort::start_all_reduce(Vector& vector, Range range, int group) {
+  finish_work();
   if (beside_ == nullptr) {
     beside_ = communicator_.on_lane(rule_lane(place_.stage, RuleLane::kBackground));
   }

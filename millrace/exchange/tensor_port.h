@@ -51,6 +51,10 @@ struct BesideReduction {
 using OptimizerStep = std::function<void(const at::Tensor& current, at::Tensor& target,
                                          at::Tensor& gradient, double samples, bool delta_only)>;
 
+// What a rule's own work takes on an emulated device: returns when so many times an update's
+// seconds have passed since `start_s`. Empty: it takes what it takes.
+using RuleWork = std::function<void(double start_s, double updates)>;
+
 class TensorPort final : public Port {
  public:
   // `communicator` is the thread's own; one that receives at the lanes of the stage's rules.
@@ -64,6 +68,10 @@ class TensorPort final : public Port {
   void bind(const Update& update) { update_ = update; }
   void bind(double loss) { loss_ = loss; }
   void bind(OptimizerStep optimizer) { optimizer_ = std::move(optimizer); }
+  void bind(RuleWork work) { work_ = std::move(work); }
+  // Waits until the work since the last message, reduction or end of a task is done; does nothing
+  // where no RuleWork is bound.
+  void finish_work();
   // A tensor of the caller's as a vector, until the next call.
   Vector& wrap(const at::Tensor& tensor) {
     set(wrapped_, tensor);
@@ -93,7 +101,7 @@ class TensorPort final : public Port {
   int64_t start_all_reduce(Vector& vector, Range range, int group) override;
   double now_s() const override { return monotonic_s(); }
   double loss() const override { return loss_; }
-  void charge(int64_t /*elements*/) override {}
+  void charge(int64_t elements) override;
 
  protected:
   bool ready() override;
@@ -112,6 +120,7 @@ class TensorPort final : public Port {
   };
 
   static TensorVector& own(Vector& vector) { return static_cast<TensorVector&>(vector); }
+  void add_work(double updates);
   void set(TensorVector& vector, const at::Tensor& tensor);
   at::Tensor new_memory(int64_t size) const;
   at::Tensor elements(Vector& vector) const;  // without the tail
@@ -126,6 +135,9 @@ class TensorPort final : public Port {
   Update update_;
   double loss_ = 0;
   OptimizerStep optimizer_;
+  RuleWork work_;
+  double work_began_s_ = 0;
+  double work_updates_ = 0;  // to be waited for, from work_began_s_ on
   TensorVector gradient_;
   TensorVector current_;
   TensorVector target_;

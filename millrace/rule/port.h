@@ -156,8 +156,10 @@ class Port {
   // Seconds on a clock of the port's own, from any beginning; never goes back. Virtual where time
   // is simulated. Only for rules that weigh how long replicas take.
   virtual double now_s() const = 0;
-  // Tells the simulator of one pass over so many elements; arithmetic.h does it.
+  // Tells of one pass over so many elements, for time that is simulated or emulated; arithmetic.h
+  // does it. Passes over as many elements as the stage has last a quarter of its update.
   virtual void charge(int64_t elements) = 0;
+  static constexpr double kPassesOfAnUpdate = 4;
 
  protected:
   struct Want {

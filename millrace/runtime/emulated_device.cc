@@ -44,4 +44,14 @@ void EmulatedDevice::finish(const Action& action, int64_t step, int64_t samples,
   pause_until(start_s + seconds * slowdown_ * spell, *abort_, spin_s_);
 }
 
+std::function<void(double start_s, double updates)> EmulatedDevice::rule_work(int stage) const {
+  if (seconds_.empty()) {
+    return {};
+  }
+  const double update_s = seconds_.at(stage).update_s * slowdown_;
+  return [update_s, abort = abort_, spin_s = spin_s_](double start_s, double updates) {
+    pause_until(start_s + updates * update_s, *abort, spin_s);
+  };
+}
+
 }  // namespace millrace

@@ -44,6 +44,10 @@ class EmulatedDevice {
   // kPeerLost after an abort.
   void finish(const Action& action, int64_t step, int64_t samples, double start_s) const;
 
+  // Of a stage with an exchange rule: waits until so many times an update's seconds have passed
+  // since `start_s`, as finish() does; for any thread. Empty where what it took here counts.
+  std::function<void(double start_s, double updates)> rule_work(int stage) const;
+
  private:
   std::map<int, StageSeconds> seconds_;  // by stage; empty: as long as it took
   double slowdown_;

@@ -38,7 +38,8 @@ HeldStage::HeldStage(const WorkerSetup& worker, const StageSetup& setup, Communi
                       .replicas = setup.replicas,
                       .nodes = {},
                       .dtype = worker.dtype,
-                      .elements = stage.flat_elements()};
+                      .elements = stage.flat_elements(),
+                      .work = worker.device ? worker.device->rule_work(setup.stage) : RuleWork()};
     for (const int rank : setup.replicas) {
       own.nodes.push_back(
           worker.node_of_rank.empty() ? 0 : worker.node_of_rank.at(static_cast<std::size_t>(rank)));

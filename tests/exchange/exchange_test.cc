@@ -262,6 +262,40 @@ TEST(Exchange, AllThatAPortOffers) {
   }
 }
 
+// Half a pass before it tells the other, a whole one and the update after.
+class WorkingRule final : public Rule {
+ public:
+  Task step(Port& port) override {
+    port.charge(port.num_elements() / 4);
+    port.charge(port.num_elements() / 4);
+    port.send(1 - port.member(), 3, nullptr, {});
+    co_await port.receive(1 - port.member(), 3, nullptr);
+    port.charge(port.num_elements());
+    port.apply(port.gradient(), 1);
+  }
+};
+
+TEST(Exchange, EmulatedWorkIsWaitedForBeforeOthersHearOfItAndAtTheEnd) {
+  InprocWorld world(2, kLongS);
+  const auto errors = run_ranks(2, [&](int rank) {
+    const auto communicator = world.communicator(rank);
+    std::vector<double> updates;
+    ExchangeSetup setup = setup_of(2, 8);
+    setup.work = [&updates](double start_s, double count) {
+      EXPECT_LE(start_s, monotonic_s());
+      updates.push_back(count);
+    };
+    Exchange exchange(setup, RuleTraits{}, std::make_unique<WorkingRule>(), *communicator);
+    const at::Tensor weights = at::zeros({8}, at::kDouble);
+    Transfer transfer;
+    exchange.begin(weights);
+    exchange.reduce({}, tensors_of(at::zeros({8}, at::kDouble), weights), transfer);
+    exchange.step({}, tensors_of(at::zeros({8}, at::kDouble), weights), descent(), transfer);
+    EXPECT_EQ(updates, (std::vector<double>{0.125, 1.25}));
+  });
+  EXPECT_EQ(thrown(errors), "");
+}
+
 class FailingServer final : public Rule {
  public:
   Task step(Port& port) override { co_await port.receive(Port::kServer, 0, nullptr); }

@@ -38,6 +38,15 @@ TEST(EmulatedDevice, CountsFromTheStartOfTheAction) {
   device.finish(Action::of(ActionKind::kForward, 0, 0), 0, 3, monotonic_s() - 3e6);
 }
 
+TEST(EmulatedDevice, ARulesWorkLastsItsShareOfAnUpdate) {
+  const AbortFlag abort;
+  const auto work = EmulatedDevice({{2, kSeconds}}, 3, abort, 0).rule_work(2);
+  const double start_s = monotonic_s();
+  work(start_s, 1.5);
+  EXPECT_GE(monotonic_s(), start_s + 1.5 * 3 * 0.004);
+  EXPECT_FALSE(EmulatedDevice({}, 3, abort, 0).rule_work(2));
+}
+
 TEST(EmulatedDevice, WithoutAProfileTheMeasuredTimeCounts) {
   const AbortFlag abort;
   const EmulatedDevice device({}, 4, abort, 0);

@@ -289,7 +289,12 @@ void Worker::Training::step(const Action& action) {
   HeldStage& held = own.held;
   Transfer transfer;
   update(own, action, transfer);
-  worker_.finish(action, last_step(action), 0, start_s);
+  // What a rule does takes its time where the rule does it, if the device knows how long.
+  const bool waited = held.exchange != nullptr && worker_.setup_.device &&
+                      worker_.setup_.device->rule_work(held.index);
+  if (!waited) {
+    worker_.finish(action, last_step(action), 0, start_s);
+  }
   const double end_s = monotonic_s();
   worker_.recorder_.add(action, start_s, end_s, transfer.wait_s, transfer.bytes);
   if (held.exchange != nullptr) {

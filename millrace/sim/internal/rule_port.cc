@@ -14,7 +14,6 @@ namespace {
 // Rules speak of elements; StageCost knows bytes. Elements are turned back into bytes in
 // proportion, so the element's size cancels out of what is as large as the stage.
 constexpr int64_t kElementBytes = 4;
-constexpr double kPassesOfAnUpdate = 4;
 
 std::string name_of(int member) {
   return member == Port::kServer ? "the server" : fmt::format("member {}", member);
