@@ -222,7 +222,7 @@ Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster
   int64_t num_steps = 1;
   if (!schedule.flush) {
     const int64_t round = schedule.period_microbatches / schedule.num_microbatches;
-    num_steps = steady_steps(plan.num_used_ranks(), round);
+    num_steps = run.num_steps.value_or(steady_steps(plan.num_used_ranks(), round));
   }
   const LoweredSchedule lowered = lower(schedule, plan, num_steps, links, run.clips);
   const double samples = samples_per_part(schedule, batch);
@@ -233,7 +233,9 @@ Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster
                         .num_steps = num_steps,
                         .optimizer_buffers = run.optimizer_buffers};
   if (schedule.flush) {
-    input.num_steps = run.on_demand ? kStepsOfUnlikeOnes : representative_steps(lowered, plan.rule);
+    const int64_t shown =
+        run.on_demand ? kStepsOfUnlikeOnes : representative_steps(lowered, plan.rule);
+    input.num_steps = run.num_steps.value_or(shown);
   }
   for (StageCost& cost : input.costs) {
     if (!run.overlaps) {

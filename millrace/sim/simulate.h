@@ -144,17 +144,18 @@ struct Simulation {
 // done a step. With parts on demand the same holds under any rule, by when as many parts as steps
 // have are done, whichever they are.
 //
-// Sends do not block; a link carries one message at a time in each direction (device pair's queue)
-// for bytes / bandwidth, and it arrives the latency later. Each action costs the cluster's
-// action_overhead_s besides.
+// Sends do not block; a link carries one message at a time in each direction for bytes / bandwidth,
+// and it arrives the latency later. Which link that is, core/links.h says: all devices of a machine
+// share its own. Each action costs the cluster's action_overhead_s besides.
 //
 // The rule's own objects run, one for each replica of a stage that has several: begin() before the
 // rank's first action, gradients_ready() at REDUCE, step() at STEP, finish() after the last action,
 // serve() beside member 0 and on its device from time 0 on. They reduce and send messages as
-// rule/port.h says: a reduction starts when the last member asks for it and takes all_reduce_s;
-// those in the background of one replica follow one another; a message goes over the link that
-// tensors take, unless server and worker stand on one device. An update lasts update_s; for the
-// rule's own passes over vectors see internal/rule_port.h. What a task waits for others is its
+// rule/port.h says: a reduction starts when the last member asks for it, or when the links between
+// its members are free, and takes all_reduce_s; those in the background of one replica follow one
+// another; a message goes over the links that tensors take, unless server and worker stand on one
+// device. An update lasts update_s; for the rule's own passes over vectors see
+// internal/rule_port.h. What a task waits for others is its
 // action's wait_s, what it sends and reduces its bytes. For a rule that overlaps, pieces of a
 // gradient become ready during the last backward of an update, which takes no longer for it.
 // What the rule keeps in vectors of its own is not part of the memory.
@@ -186,6 +187,9 @@ struct PlanSimulation {
   bool overlaps = true;  // gradients become final layer by layer, and not with the whole backward
   bool on_demand = false;
   std::function<double(int rank, int64_t step)> slowdown{};
+  // All steps of a run, so that the trace's window_s is what the run takes, its beginning and end
+  // included; absent: as many as show what a step takes.
+  std::optional<int64_t> num_steps{};
 };
 
 // Builds, lowers and simulates a plan: what `plan`, `simulate` and `train` print. `batch` is the

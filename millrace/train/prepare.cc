@@ -539,8 +539,9 @@ class Preparation {
     job_.profile = replicas == 1 && job_.plan.num_used_ranks() == parallel().workers
                        ? whole
                        : profile_for(samples_per_part(replicas), job_.plan.num_used_ranks());
+    job_.simulated_as = of_this_run();
     job_.predicted =
-        simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch, of_this_run());
+        simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch, job_.simulated_as);
     job_.plan.memory.clear();
     for (std::size_t rank = 0; rank < job_.predicted.ranks.size(); ++rank) {
       const MemoryUse& memory = job_.predicted.ranks[rank].memory;
@@ -709,6 +710,13 @@ void load_data_and_model(const RunConfig& config, Job& job) {
 
 Job prepare(const RunConfig& config, const PrepareOptions& options) {
   return Preparation(config, options).run();
+}
+
+double predict_epoch_s(const Job& job, int64_t num_steps) {
+  PlanSimulation run = job.simulated_as;
+  run.num_steps = num_steps;
+  return simulate_plan(job.plan, job.profile, job.cluster, job.config.train.batch, run)
+      .trace.window_s;
 }
 
 namespace {

@@ -49,6 +49,7 @@ struct Job {
   Plan plan;
   int64_t num_split_replicas = 1;  // a minibatch is cut into microbatches x so many parts
   Simulation predicted;
+  PlanSimulation simulated_as;  // what `predicted` was made by
   std::vector<Alternative> alternatives;
   std::vector<std::string> notes;            // e.g. that data parallel is predicted to be faster
   std::optional<EmulationConfig> emulation;  // of a run on devices that are not there
@@ -64,6 +65,10 @@ void load_data_and_model(const RunConfig& config, Job& job);
 
 // The whole preparation. Every refusal comes before the first measurement where it can.
 Job prepare(const RunConfig& config, const PrepareOptions& options);
+
+// Seconds of an epoch's `num_steps` steps of this job, without evaluations: fill and drain, and what
+// the rule does at the end, included.
+double predict_epoch_s(const Job& job, int64_t num_steps);
 
 // "batch 128 = 1 microbatch x 1 replica x 128 samples"; the plan; the table of alternatives; memory
 // per rank; notes.

@@ -25,7 +25,6 @@ struct Contender {
   std::vector<double> accuracies{};
   std::vector<double> train_s{};
   std::vector<StageTimes> times{};  // of all replicas, one a run
-  double predicted_s() const { return job.predicted.step_s; }
 };
 
 Contender contender_of(const std::string& text) {
@@ -81,6 +80,23 @@ StageTimes mean_times(const Trace& trace) {
   sum.wait_s *= each;
   sum.update_s *= each;
   return sum;
+}
+
+int64_t steps_per_epoch(const Job& job) {
+  return SampleOrder(job.data.train->size(), job.config.train.batch, job.config.train.seed)
+      .steps_per_epoch();
+}
+
+// Of all epochs; none reaches beyond its end, so an epoch takes what its steps do by themselves.
+double predict_run_s(const Job& job) {
+  const int64_t whole = steps_per_epoch(job);
+  const int64_t steps = total_steps(job.config.train, whole);
+  const int64_t rest = steps % whole;
+  double seconds = rest > 0 ? predict_epoch_s(job, rest) : 0;
+  if (steps >= whole) {
+    seconds += static_cast<double>(steps / whole) * predict_epoch_s(job, whole);
+  }
+  return seconds;
 }
 
 // Trains and evaluates one run.
@@ -156,14 +172,13 @@ void bench_rules(const BenchArgs& args, Output& output, Value& answer) {
   output.end_progress();
 
   const Contender& first = contenders.front();
-  const SampleOrder order(first.job.data.train->size(), first.job.config.train.batch, 1);
-  const int64_t steps = total_steps(first.job.config.train, order.steps_per_epoch());
+  const int64_t steps = total_steps(first.job.config.train, steps_per_epoch(first.job));
   TextTable table({"rule", "accuracy", "spread", "trained in", "predicted", "difference",
                    "a step:", "compute", "communicate", "wait", "update"});
   Value& rows = answer.set("rules", Value::list());
   for (const Contender& contender : contenders) {
     const double took_s = median(contender.train_s);
-    const double predicted_s = contender.predicted_s() * static_cast<double>(steps);
+    const double predicted_s = predict_run_s(contender.job);
     const auto part = [&](double StageTimes::*which) { return median_of(contender.times, which); };
     const bool judged = !contender.accuracies.empty();
     table.row(
