@@ -266,6 +266,12 @@ Cluster measure_cluster(World& world, const std::string& machine) {
     cluster = measure_cluster(inside, machine);
   } else {
     cluster.measured_on = machine;
+    if (even && processes > 2) {
+      // Each process has a link, which it shares among all that it sends to the others.
+      NetworkLevel alone;
+      alone.bandwidth_bytes_per_s = std::numeric_limits<double>::infinity();
+      cluster.levels.push_back(alone);
+    }
   }
   cluster.memory_bytes = machine_memory_bytes() / std::max(1, world.num_ranks());
   NetworkLevel between = measure_between(world);
