@@ -1,7 +1,11 @@
 #include "millrace/planner/internal/given_stages.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
+
+#include "millrace/base/error.h"
 
 namespace millrace::internal {
 
@@ -31,6 +35,21 @@ Plan plan_of_runs(const Profile& profile, const std::vector<int>& ends,
     plan.stages.push_back(std::move(stage));
   }
   return plan;
+}
+
+std::optional<int> straight_stages(const PlanRequest& request, const char* planner) {
+  for (const int replicas : request.replicas) {
+    if (replicas != 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("planner `{}` gives every stage one device, found {} replicas; drop "
+                              "them or use planner `pipedream`",
+                              planner, replicas));
+    }
+  }
+  if (request.replicas.size() > 1) {
+    return static_cast<int>(request.replicas.size());
+  }
+  return request.stages;
 }
 
 }  // namespace millrace::internal
