@@ -19,6 +19,14 @@ struct PlanRequest {
   std::optional<int> stages;  // exactly so many
   std::vector<int> replicas;  // one number for all stages, or one a stage
   bool straight = false;      // at most one worker a stage
+  // What the plan will run under. Left empty, it is the planner's to choose where it chooses such
+  // things (PlannerEntry::chooses_run), and else unknown to it.
+  std::optional<std::string> schedule{};
+  std::optional<std::string> rule{};
+  std::optional<int> microbatches{};  // as Plan's
+  std::optional<Recompute> recompute{};
+  Value rule_options = Value::map();  // of `rule`
+  int optimizer_buffers = 1;          // parameter-sized buffers of optimizer state
 };
 
 struct PlannerEntry {
@@ -26,6 +34,8 @@ struct PlannerEntry {
   std::string text;
   std::string source;  // the paper
   Plan (*make)(const PlanRequest&);
+  // Sets the plan's schedule, microbatches, recompute and rule where the request leaves them free.
+  bool chooses_run = false;
 };
 
 const std::vector<PlannerEntry>& planners();
@@ -36,8 +46,9 @@ const PlannerEntry& find_planner(const std::string& name);
 // workers, replicas fit; else kInvalidArgument with both numbers), calls the planner, fills
 // `planner`, `workers`, minibatch_s, data_parallel_minibatch_s and one_worker_minibatch_s by the
 // formula below, objective_s by the same where the planner has none of its own, and checks the
-// result against the profile's layers and edges. A plan may leave workers idle. Schedule, rule and
-// microbatches keep Plan's defaults: the formula knows none of them.
+// result against the profile's layers and edges. A plan may leave workers idle. Schedule, rule,
+// microbatches and recompute are the request's; those left empty keep Plan's defaults, but for a
+// planner that chooses them.
 Plan make_plan(const std::string& planner, const PlanRequest& request);
 
 // The formula of PipeDream, SOSP'19, section 3.1: seconds per minibatch of a plan. On one network

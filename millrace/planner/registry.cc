@@ -13,7 +13,7 @@
 namespace millrace {
 
 namespace builtin_planners {
-#define PLANNER(name, symbol, text, source) Plan symbol(const PlanRequest& request);
+#define PLANNER(name, symbol, ...) Plan symbol(const PlanRequest& request);
 #include "millrace/planner/builtin.def"
 #undef PLANNER
 }  // namespace builtin_planners
@@ -101,7 +101,8 @@ void check_replicas(const PlanRequest& request) {
 
 const std::vector<PlannerEntry>& planners() {
   static const std::vector<PlannerEntry> entries = {
-#define PLANNER(name, symbol, text, source) {name, text, source, &builtin_planners::symbol},
+#define PLANNER(name, symbol, text, source, ...) \
+  {name, text, source, &builtin_planners::symbol, __VA_ARGS__},
 #include "millrace/planner/builtin.def"
 #undef PLANNER
   };
@@ -124,6 +125,13 @@ Plan make_plan(const std::string& planner, const PlanRequest& request) {
     Plan plan = by.make(asked);
     plan.planner = by.name;
     plan.workers = request.workers;
+    plan.schedule = request.schedule.value_or(plan.schedule);
+    plan.microbatches = request.microbatches.value_or(plan.microbatches);
+    plan.recompute = request.recompute.value_or(plan.recompute);
+    if (request.rule) {
+      plan.rule = *request.rule;
+      plan.rule_options = request.rule_options;
+    }
     plan.minibatch_s = pipedream_minibatch_s(plan, request.profile, request.cluster);
     if (plan.objective_s == 0) {
       plan.objective_s = plan.minibatch_s;  // the planner minimised nothing else
