@@ -25,6 +25,7 @@ Line::Line(const Profile& profile, double parts)
     : num_layers(static_cast<int>(profile.layers.size())) {
   const std::size_t count = profile.layers.size() + 1;
   seconds.assign(count, 0.0);
+  forward_seconds.assign(count, 0.0);
   parameter_bytes.assign(count, 0.0);
   stash_bytes.assign(count, 0.0);
   output_bytes.assign(count, 0.0);
@@ -40,6 +41,7 @@ Line::Line(const Profile& profile, double parts)
   for (std::size_t i = 0; i < profile.layers.size(); ++i) {
     const LayerProfile& layer = profile.layers[i];
     seconds[i + 1] = seconds[i] + layer.compute_s() / parts;
+    forward_seconds[i + 1] = forward_seconds[i] + layer.forward_s / parts;
     parameter_bytes[i + 1] = parameter_bytes[i] + static_cast<double>(layer.parameter_bytes);
     stash_bytes[i + 1] = stash_bytes[i] + static_cast<double>(layer.stash_bytes) / parts;
     for (std::size_t cut = i + 1; cut <= last_use[i]; ++cut) {

@@ -22,6 +22,7 @@ struct Line {
 
   int num_layers = 0;
   std::vector<double> seconds;  // of all layers before the cut, on a device of speed 1
+  std::vector<double> forward_seconds;
   std::vector<double> parameter_bytes;
   std::vector<double> stash_bytes;
   // That cross the cut forwards: each tensor with a consumer behind it, once.
