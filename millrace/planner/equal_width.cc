@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -185,7 +186,18 @@ class ShapeSearch {
 
 class Search {
  public:
-  explicit Search(const EqualWidthProblem& problem) : problem_(problem) {}
+  explicit Search(const EqualWidthProblem& problem) : problem_(problem) {
+    for (int device = 0; device < problem.workers; ++device) {
+      speed_ = std::max(speed_, problem.cluster.speed_of(device));
+    }
+    for (const NetworkLevel& level : problem.cluster.levels) {
+      bandwidth_bytes_per_s_ = std::max({bandwidth_bytes_per_s_, level.bandwidth_bytes_per_s,
+                                         level.all_reduce_bandwidth_bytes_per_s.value_or(0)});
+    }
+    for (const LinkOverride& link : problem.cluster.links) {
+      bandwidth_bytes_per_s_ = std::max(bandwidth_bytes_per_s_, link.bandwidth_bytes_per_s);
+    }
+  }
 
   std::optional<EqualWidthPlan> run() {
     for (const Shape& shape : shapes()) {
@@ -215,15 +227,30 @@ class Search {
     return counts;
   }
 
-  // By the bound that total and longest layer's seconds are on the fastest device.
-  std::vector<Shape> shapes() const {
+  // No plan of the shape is faster: all seconds and weights in equal parts, or the longest and
+  // largest layer alone, on the fastest device and link.
+  double bound_s(const Shape& shape) const {
     const Line& line = problem_.line;
-    double speed = 0;
-    for (int device = 0; device < problem_.workers; ++device) {
-      speed = std::max(speed, problem_.cluster.speed_of(device));
+    double longest_s = 0;
+    double largest_bytes = 0;
+    for (std::size_t i = 0; i + 1 < line.seconds.size(); ++i) {
+      longest_s = std::max(longest_s, line.seconds[i + 1] - line.seconds[i]);
+      largest_bytes =
+          std::max(largest_bytes, line.parameter_bytes[i + 1] - line.parameter_bytes[i]);
     }
+    const double all_s =
+        line.seconds.back() + (shape.recompute ? line.forward_seconds.back() : 0.0);
+    const double stage_s = std::max(all_s / shape.depth, longest_s) / (shape.width * speed_);
+    const double stage_bytes = std::max(line.parameter_bytes.back() / shape.depth, largest_bytes);
+    const double exchange_s =
+        2.0 * (shape.width - 1) / shape.width * stage_bytes / bandwidth_bytes_per_s_;
+    // Rounding must not lift it over what a plan takes.
+    return std::max(stage_s, exchange_s) * (1 - 1e-12);
+  }
+
+  std::vector<Shape> shapes() const {
     std::vector<Shape> all;
-    const int deepest = std::min(problem_.workers, line.num_layers);
+    const int deepest = std::min(problem_.workers, problem_.line.num_layers);
     for (int depth = 1; depth <= deepest; ++depth) {
       for (int width = 1; depth * width <= problem_.workers; ++width) {
         for (const bool recompute : {false, true}) {
@@ -232,11 +259,9 @@ class Search {
               (problem_.recompute && recompute != *problem_.recompute)) {
             continue;
           }
-          const double seconds =
-              line.seconds.back() + (recompute ? line.forward_seconds.back() : 0.0);
-          // Rounding must not lift the bound over what a plan takes.
-          all.push_back({depth, width, recompute,
-                         seconds / (static_cast<double>(width) * depth * speed) * (1 - 1e-12)});
+          Shape shape{depth, width, recompute};
+          shape.bound_s = bound_s(shape);
+          all.push_back(shape);
         }
       }
     }
@@ -257,8 +282,11 @@ class Search {
       return;
     }
     // Doubles that are not negative stand in the order of their bits.
-    uint64_t low = 0;
+    uint64_t low = std::bit_cast<uint64_t>(shape.bound_s);
     uint64_t high = std::bit_cast<uint64_t>(worst_s);
+    if (best_ && !search.reach(std::nextafter(worst_s, 0.0), most)) {
+      low = high;  // as fast as the best, no faster
+    }
     while (low < high) {
       const uint64_t middle = low + (high - low) / 2;
       if (search.reach(std::bit_cast<double>(middle), most)) {
@@ -298,6 +326,8 @@ class Search {
   static constexpr int kMostMicrobatches = 1 << 16;
 
   const EqualWidthProblem& problem_;
+  double speed_ = 0;                  // of the fastest device
+  double bandwidth_bytes_per_s_ = 0;  // of the fastest link
   std::optional<EqualWidthPlan> best_;
 };
 
