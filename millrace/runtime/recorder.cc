@@ -44,6 +44,38 @@ void Recorder::step_done(double end_s, int64_t num_steps) {
   step_ends_.push_back({end_s - origin_s_, num_steps});
 }
 
+namespace {
+
+// The first stage's steps: each ends with the last of its replicas, where all have made the same
+// ones; else (parts on demand, or a stop) those of the first replica.
+std::vector<StepEnd> first_stage_steps(const std::vector<const Recorder*>& recorders) {
+  std::vector<const std::vector<StepEnd>*> all;
+  for (const Recorder* recorder : recorders) {
+    const std::vector<int>& held = recorder->trace().stages;
+    if (!held.empty() && held.front() == 0) {
+      all.push_back(&recorder->step_ends());
+    }
+  }
+  if (all.empty()) {
+    return {};
+  }
+  std::vector<StepEnd> steps = *all.front();
+  const bool alike = std::all_of(all.begin(), all.end(), [&](const auto* ends) {
+    return std::equal(ends->begin(), ends->end(), steps.begin(), steps.end(),
+                      [](const StepEnd& a, const StepEnd& b) {
+                        return a.num_steps == b.num_steps;
+                      });
+  });
+  for (const std::vector<StepEnd>* ends : all) {
+    for (std::size_t i = 0; alike && i < steps.size(); ++i) {
+      steps[i].end_s = std::max(steps[i].end_s, (*ends)[i].end_s);
+    }
+  }
+  return steps;
+}
+
+}  // namespace
+
 Trace join_traces(const std::vector<const Recorder*>& recorders,
                   const std::vector<int64_t>& segment_starts) {
   Trace trace;
@@ -69,25 +101,18 @@ Trace join_traces(const std::vector<const Recorder*>& recorders,
     }
   }
   trace.window_s = any ? last - first : 0;
-  for (const Recorder* recorder : recorders) {
-    const std::vector<int>& held = recorder->trace().stages;
-    if (held.empty() || held.front() != 0) {
-      continue;
+  const std::vector<StepEnd> ends = first_stage_steps(recorders);
+  std::vector<std::vector<StepEnd>> segments;
+  for (const StepEnd& end : ends) {
+    const bool starts_segment = std::find(segment_starts.begin(), segment_starts.end(),
+                                          trace.num_steps) != segment_starts.end();
+    if (segments.empty() || starts_segment) {
+      segments.emplace_back();
     }
-    const std::vector<StepEnd>& ends = recorder->step_ends();
-    std::vector<std::vector<StepEnd>> segments;
-    for (const StepEnd& end : ends) {
-      const bool starts_segment = std::find(segment_starts.begin(), segment_starts.end(),
-                                            trace.num_steps) != segment_starts.end();
-      if (segments.empty() || starts_segment) {
-        segments.emplace_back();
-      }
-      segments.back().push_back(end);
-      trace.num_steps += end.num_steps;
-    }
-    trace.step_s = ends.size() == 1 ? trace.window_s : typical_step_s(segments);
-    break;
+    segments.back().push_back(end);
+    trace.num_steps += end.num_steps;
   }
+  trace.step_s = ends.size() == 1 ? trace.window_s : typical_step_s(segments);
   return trace;
 }
 

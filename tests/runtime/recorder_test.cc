@@ -51,6 +51,24 @@ TEST(JoinTraces, WhatLiesBetweenSegmentsIsNoStep) {
   EXPECT_GT(joined({2, 2, 2, 1000, 2, 2}, 2, {0}).step_s, 1);
 }
 
+// A first replica that is done sooner, as one beside a server is; and replicas of unequal numbers.
+TEST(JoinTraces, AStepEndsWithItsLastReplica) {
+  for (const int more : {0, 1}) {
+    Recorder fast(0, {0}, 100, 10);
+    Recorder slow(1, {0}, 100, 10);
+    for (int i = 1; i <= 6; ++i) {
+      fast.step_done(100 + i, 1);
+      slow.step_done(100 + 3 * i, 1);
+    }
+    for (int i = 0; i < more; ++i) {
+      slow.step_done(130, 1);
+    }
+    const Trace trace = join_traces({&fast, &slow}, {0});
+    EXPECT_EQ(trace.num_steps, 6);
+    EXPECT_DOUBLE_EQ(trace.step_s, more == 0 ? 3 : 1);
+  }
+}
+
 TEST(JoinTraces, OfTooFewUpdatesTheWindowCounts) {
   EXPECT_EQ(joined({}).step_s, 0);
   Recorder recorder(0, {0}, 100, 10);
