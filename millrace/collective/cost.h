@@ -3,8 +3,9 @@
 //
 // A message takes the links that core/links.h says: all devices of a machine share its link. A link
 // carries one message at a time, in the order in which they become ready, for bytes / bandwidth;
-// the latency passes after that and occupies nothing. To send or to take a message costs the device the cluster's `action_overhead_s`, as
-// in a schedule. Sums cost nothing: the cluster does not say how fast a device adds.
+// the latency passes after that and occupies nothing. To send or to take a message costs the device
+// the cluster's `action_overhead_s`, as in a schedule. Sums cost nothing: the cluster does not say
+// how fast a device adds.
 #pragma once
 
 #include <cstdint>

@@ -66,8 +66,8 @@ void load_data_and_model(const RunConfig& config, Job& job);
 // The whole preparation. Every refusal comes before the first measurement where it can.
 Job prepare(const RunConfig& config, const PrepareOptions& options);
 
-// Seconds of an epoch's `num_steps` steps of this job, without evaluations: fill and drain, and what
-// the rule does at the end, included.
+// Seconds of an epoch's `num_steps` steps of this job, without evaluations: fill and drain, and
+// what the rule does at the end, included.
 double predict_epoch_s(const Job& job, int64_t num_steps);
 
 // "batch 128 = 1 microbatch x 1 replica x 128 samples"; the plan; the table of alternatives; memory
