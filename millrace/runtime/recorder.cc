@@ -61,10 +61,9 @@ std::vector<StepEnd> first_stage_steps(const std::vector<const Recorder*>& recor
   }
   std::vector<StepEnd> steps = *all.front();
   const bool alike = std::all_of(all.begin(), all.end(), [&](const auto* ends) {
-    return std::equal(ends->begin(), ends->end(), steps.begin(), steps.end(),
-                      [](const StepEnd& a, const StepEnd& b) {
-                        return a.num_steps == b.num_steps;
-                      });
+    return std::equal(
+        ends->begin(), ends->end(), steps.begin(), steps.end(),
+        [](const StepEnd& a, const StepEnd& b) { return a.num_steps == b.num_steps; });
   });
   for (const std::vector<StepEnd>* ends : all) {
     for (std::size_t i = 0; alike && i < steps.size(); ++i) {
