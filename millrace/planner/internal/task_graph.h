@@ -62,6 +62,7 @@ class TaskGraph {
   std::vector<TaskTime> times() const;
 
  private:
+  static constexpr int kGone = -2;
   enum class Kind : uint32_t { kForward, kBackward, kReduce, kForwardTransfer, kBackwardTransfer };
   struct Task {
     Kind kind = Kind::kForward;
@@ -69,7 +70,7 @@ class TaskGraph {
     int index = 0;  // part, or pair of a transfer
     int queue = 0;
     int waits_for = 0;  // tasks that are not done
-    int place = -1;     // in before_; -1: made by the edit in work
+    int place = -1;     // in before_; -1: made by the edit in work; kGone: taken away by it
     double duration_s = 0;
     uint64_t key = 0;
     double ready_s = 0;
