@@ -180,6 +180,13 @@ ParallelConfig parallel_from(Reader& reader) {
     throw reader.error("timeout_s",
                        fmt::format("expected more than 0 seconds, found {}", config.timeout_s));
   }
+  if (config.planner_chooses_run()) {
+    for (const char* key : {"schedule", "rule", "microbatches", "recompute"}) {
+      if (reader.raw(key) == nullptr) {
+        config.free.emplace_back(key);
+      }
+    }
+  }
   reader.finish();
   check_ranks(config, reader);
   return config;
@@ -204,6 +211,9 @@ std::string run_name(Reader& reader, const std::string& file) {
 // `microbatches` follows from the other three where it is not given; then the equation must hold.
 void settle_batch(RunConfig& config, Reader& reader, bool microbatches_given) {
   ParallelConfig& parallel = config.parallel;
+  if (parallel.microbatch_size && parallel.leaves("microbatches")) {
+    return;  // the planner takes what holds the equation
+  }
   const int64_t batch = config.train.batch;
   std::vector<int> replicas = fixed_replicas(parallel);
   const int64_t size = parallel.microbatch_size.value_or(1);
@@ -239,6 +249,14 @@ bool ParallelConfig::plan_is_file() const {
            plan.compare(plan.size() - tail.size(), tail.size(), tail) == 0;
   };
   return ends_with(".json") || ends_with(".toml") || plan.find('/') != std::string::npos;
+}
+
+bool ParallelConfig::leaves(const std::string& key) const {
+  return std::find(free.begin(), free.end(), key) != free.end();
+}
+
+bool ParallelConfig::planner_chooses_run() const {
+  return plan == "auto" || plan == "pipedream-2bw";
 }
 
 RunConfig run_config_from(const Document& document) {
@@ -311,9 +329,14 @@ Value to_value(const RunConfig& config) {
     }
   }
   p.set("cluster", Value::of(parallel.cluster));
-  p.set("schedule", Value::of(parallel.schedule));
+  const auto set_unless_free = [&](const char* key, Value value) {
+    if (!parallel.leaves(key)) {
+      p.set(key, std::move(value));
+    }
+  };
+  set_unless_free("schedule", Value::of(parallel.schedule));
   p.set("policy", Value::of(parallel.policy));
-  p.set("rule", Value::of(parallel.rule));
+  set_unless_free("rule", Value::of(parallel.rule));
   p.set("collective", Value::of(parallel.collective));
   p.set("codec", Value::of(parallel.codec));
   if (parallel.codec_exponent_bits) {
@@ -323,7 +346,7 @@ Value to_value(const RunConfig& config) {
     p.set("codec_mantissa_bits", Value::of(*parallel.codec_mantissa_bits));
   }
   p.set("deal", Value::of(parallel.deal));
-  p.set("microbatches", Value::of(parallel.microbatches));
+  set_unless_free("microbatches", Value::of(parallel.microbatches));
   if (parallel.microbatch_size) {
     p.set("microbatch_size", Value::of(*parallel.microbatch_size));
   }
@@ -331,7 +354,7 @@ Value to_value(const RunConfig& config) {
   if (parallel.chunks) {
     p.set("chunks", Value::of(*parallel.chunks));
   }
-  p.set("recompute", Value::of(to_string(parallel.recompute)));
+  set_unless_free("recompute", Value::of(to_string(parallel.recompute)));
   p.set("blend_lambda", Value::of(parallel.blend_lambda));
   p.set("timeout_s", Value::of(parallel.timeout_s));
 

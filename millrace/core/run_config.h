@@ -53,7 +53,13 @@ struct ParallelConfig {
   std::optional<int>
       microbatch_size;    // when set: batch = microbatch_size x microbatches x replicas
   double timeout_s = 60;  // deadline of every wait on another rank
+  // Which of schedule, rule, microbatches and recompute the file does not name and so leaves to a
+  // planner that chooses them; empty where the planner does not, and once it has chosen.
+  std::vector<std::string> free;
+  bool leaves(const std::string& key) const;  // whether `free` has it
   bool plan_is_file() const;
+  // Whether `plan` names a planner that also chooses what `free` speaks of.
+  bool planner_chooses_run() const;
   bool operator==(const ParallelConfig&) const = default;
 };
 
