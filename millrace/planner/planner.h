@@ -1,6 +1,7 @@
 // Planners: Profile + Cluster -> Plan. One file a planner under builtin/, one line in builtin.def.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,8 +9,16 @@
 #include "millrace/core/cluster.h"
 #include "millrace/core/plan.h"
 #include "millrace/core/profile.h"
+#include "millrace/sim/simulate.h"
 
 namespace millrace {
+
+// One of the plans that planner `auto` compared.
+struct RankedPlan {
+  Plan plan;
+  double step_s = 0;   // simulated
+  std::string reason;  // what its step consists of
+};
 
 // A planner's question. Restrictions left empty are the planner's to choose.
 struct PlanRequest {
@@ -26,7 +35,12 @@ struct PlanRequest {
   std::optional<int> microbatches{};  // as Plan's
   std::optional<Recompute> recompute{};
   Value rule_options = Value::map();  // of `rule`
-  int optimizer_buffers = 1;          // parameter-sized buffers of optimizer state
+  // What a run adds: optimizer state, which counts as memory, and what simulated plans need.
+  PlanSimulation run{};
+  // Why a plan cannot run for a reason that its profile does not show, or nothing; may be empty.
+  std::function<std::optional<std::string>(const Plan&)> refuses{};
+  // Told of the best plans, best first, by a planner that ranks several; may be empty.
+  std::function<void(const RankedPlan&)> ranked{};
 };
 
 struct PlannerEntry {

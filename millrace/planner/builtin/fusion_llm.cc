@@ -96,7 +96,8 @@ class Fence {
     problem.stages = stages_;
     for (std::size_t place = 0; place < order.size(); ++place) {
       const auto in_flight = static_cast<double>(order.size() - place);
-      problem.parameter_copies.push_back((flush_ ? 1 : in_flight) + 1 + request_.optimizer_buffers);
+      problem.parameter_copies.push_back((flush_ ? 1 : in_flight) + 1 +
+                                         request_.run.optimizer_buffers);
       problem.stash_copies.push_back(flush_ ? num_microbatches_ : in_flight);
     }
     return problem;

@@ -48,7 +48,7 @@ Plan pipedream_2bw(const PlanRequest& request) {
   const internal::Line line(request.profile, 1);
   internal::EqualWidthProblem problem{line, request.cluster, request.workers};
   problem.samples = static_cast<double>(request.profile.samples_per_microbatch);
-  problem.optimizer_buffers = request.optimizer_buffers;
+  problem.optimizer_buffers = request.run.optimizer_buffers;
   problem.depth = request.stages;
   problem.microbatches = request.microbatches;
   if (replicas.size() > 1) {
