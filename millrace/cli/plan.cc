@@ -19,8 +19,12 @@ namespace {
 
 // A schedule that takes replicas, for plans that the chosen one cannot run.
 constexpr const char* kFlushSchedule = "1f1b";
+// What runs a plan where neither the user nor the planner says.
+constexpr const char* kSchedule = "pipedream";
+constexpr const char* kRule = "bsp";
 
-constexpr double kSlowestLink = 500;  // bytes a second
+constexpr double kSlowestLink = 500;    // bytes a second
+constexpr std::size_t kMostWidths = 8;  // stages written out one by one
 
 struct Candidate {
   const char* title;
@@ -59,7 +63,7 @@ Question read_question(const PlanArgs& args) {
   question.profile = profile_from(read_document(args.profile));
   question.cluster = cluster_from(read_document(args.cluster));
   question.workers = args.workers > 0 ? args.workers : question.cluster.num_devices();
-  question.minibatch = of_minibatch(question.profile, args.microbatches);
+  question.minibatch = of_minibatch(question.profile, args.microbatches.value_or(1));
   question.batch = question.minibatch.samples_per_microbatch;
   return question;
 }
@@ -76,14 +80,28 @@ void simulate_candidate(Candidate& candidate, const Question& question) {
   }
 }
 
+// What the user fixed; of what is left free, planners that choose nothing are told the defaults.
+PlanRequest with_run(PlanRequest request, const PlanArgs& args, const std::string& planner) {
+  const bool chooses = find_planner(planner).chooses_run;
+  if (!args.schedule.empty() || !chooses) {
+    request.schedule = args.schedule.empty() ? kSchedule : args.schedule;
+    const Recompute recompute = find_schedule(*request.schedule).builtin->recompute;
+    if (!chooses || recompute != Recompute::kNothing) {
+      request.recompute = recompute;
+    }
+  }
+  if (!args.rule.empty() || !chooses) {
+    request.rule = args.rule.empty() ? kRule : args.rule;
+  }
+  if (args.microbatches || !chooses) {
+    request.microbatches = args.microbatches.value_or(1);
+  }
+  return request;
+}
+
 Candidate plan_by(const std::string& planner, const char* title, const PlanArgs& args,
                   const PlanRequest& request) {
-  Candidate candidate{title, make_plan(planner, request), {}, ""};
-  candidate.plan.schedule = args.schedule;
-  candidate.plan.recompute = find_schedule(args.schedule).builtin->recompute;
-  candidate.plan.rule = args.rule;
-  candidate.plan.microbatches = args.microbatches;
-  return candidate;
+  return {title, make_plan(planner, with_run(request, args, planner)), {}, ""};
 }
 
 // Of the simpler ways. Data parallelism splits each minibatch over its replicas, whatever the
@@ -216,7 +234,27 @@ std::string stage_lines(const Plan& plan, const Profile& minibatch) {
   return table.str();
 }
 
+std::string ranking_lines(const std::vector<RankedPlan>& ranking, const Question& question) {
+  TextTable table({"", "step", "samples/s", "schedule", "microbatches", "rule", "recompute",
+                   "stages by", "stages x ranks", "why"});
+  for (std::size_t i = 0; i < ranking.size(); ++i) {
+    const Plan& plan = ranking[i].plan;
+    std::vector<std::string> widths;
+    for (const PlanStage& stage : plan.stages) {
+      widths.push_back(fmt::format("{}", stage.ranks.size()));
+    }
+    const std::string shape =
+        widths.size() <= kMostWidths ? join(widths, "-") : fmt::format("{} stages", widths.size());
+    table.row({fmt::format("{}", i + 1), format_seconds(ranking[i].step_s),
+               fmt::format("{:.0f}", static_cast<double>(question.batch) / ranking[i].step_s),
+               plan.schedule, fmt::format("{}", plan.microbatches), plan.rule,
+               to_string(plan.recompute), plan.planner, shape, ranking[i].reason});
+  }
+  return table.str();
+}
+
 std::string describe(const std::vector<Candidate>& candidates, const Question& question,
+                     const std::vector<RankedPlan>& ranking,
                      const std::vector<std::string>& notes) {
   const Plan& plan = candidates[0].plan;
   std::string text = fmt::format(
@@ -224,6 +262,9 @@ std::string describe(const std::vector<Candidate>& candidates, const Question& q
       question.profile.model, question.profile.layers.size(), question.batch, plan.microbatches,
       plan.microbatches == 1 ? "" : "es", plan.planner, plan.workers);
   text += stage_lines(plan, question.minibatch) + "\n";
+  if (!ranking.empty()) {
+    text += ranking_lines(ranking, question) + "\n";
+  }
   TextTable table({"a minibatch takes", "formula", "simulated", "samples/s", "bubble", "schedule"});
   for (const Candidate& candidate : candidates) {
     const auto& simulation = candidate.simulation;
@@ -247,7 +288,8 @@ std::string describe(const std::vector<Candidate>& candidates, const Question& q
 }
 
 // The plan, and beside it what it was simulated to take; plan_from() passes over the latter.
-Value to_value(const std::vector<Candidate>& candidates, const std::vector<std::string>& notes) {
+Value to_value(const std::vector<Candidate>& candidates, const std::vector<RankedPlan>& ranking,
+               const std::vector<std::string>& notes) {
   const auto seconds = [](const Candidate& candidate) {
     return candidate.simulation ? Value::of(candidate.simulation->step_s) : Value();
   };
@@ -259,6 +301,16 @@ Value to_value(const std::vector<Candidate>& candidates, const std::vector<std::
   simulation.set("bubble_fraction", candidates[0].simulation
                                         ? Value::of(candidates[0].simulation->bubble_fraction)
                                         : Value());
+  if (!ranking.empty()) {
+    Value& ranked = simulation.set("ranking", Value::list());
+    for (const RankedPlan& candidate : ranking) {
+      Value item = Value::map();
+      item.set("simulated_step_s", Value::of(candidate.step_s));
+      item.set("reason", Value::of(candidate.reason));
+      item.set("plan", millrace::to_value(candidate.plan));
+      ranked.push(std::move(item));
+    }
+  }
   Value list = Value::list();
   for (const std::string& note : notes) {
     list.push(Value::of(note));
@@ -270,17 +322,25 @@ Value to_value(const std::vector<Candidate>& candidates, const std::vector<std::
 }  // namespace
 
 int run_plan(const PlanArgs& args, Output& output) {
-  find_schedule(args.schedule);
-  find_rule(args.rule);
-  find_planner(args.planner);
+  const PlannerEntry& planner = find_planner(args.planner);
+  if (!args.schedule.empty()) {
+    find_schedule(args.schedule);
+  }
+  if (!args.rule.empty()) {
+    find_rule(args.rule);
+  }
   const Question question = read_question(args);
-  const PlanRequest request{question.minibatch, question.cluster, question.workers,
-                            args.stages,        args.replicas,    args.straight};
+  PlanRequest request{question.minibatch, question.cluster, question.workers,
+                      args.stages,        args.replicas,    args.straight};
+  std::vector<RankedPlan> ranking;
+  request.ranked = [&ranking](const RankedPlan& ranked) { ranking.push_back(ranked); };
   std::vector<Candidate> candidates;
   candidates.push_back(plan_by(args.planner, "this plan", args, request));
   Candidate& chosen = candidates.front();
-  // What no plan of this size could be run by is a wrong request; replicas alone are not.
-  make_schedule(args.schedule, {chosen.plan.num_stages(), args.microbatches});
+  if (!planner.chooses_run) {
+    // What no plan of this size could be run by is a wrong request; replicas alone are not.
+    make_schedule(chosen.plan.schedule, {chosen.plan.num_stages(), chosen.plan.microbatches});
+  }
   simulate_candidate(chosen, question);
   if (chosen.simulation) {
     for (const RankSimulation& rank : chosen.simulation->ranks) {
@@ -292,10 +352,10 @@ int run_plan(const PlanArgs& args, Output& output) {
 
   const std::vector<std::string> notes = advice(candidates, args, question);
   if (!args.output.empty()) {
-    write_file_atomically(args.output, to_json(to_value(candidates[0].plan)) + "\n");
+    write_file_atomically(args.output, to_json(millrace::to_value(candidates[0].plan)) + "\n");
   }
-  output.document(to_value(candidates, notes));
-  output.text(describe(candidates, question, notes));
+  output.document(to_value(candidates, ranking, notes));
+  output.text(describe(candidates, question, ranking, notes));
   if (!args.output.empty()) {
     output.text(
         fmt::format("\nwritten to {}; next: millrace simulate {} --profile {} --cluster {}\n",

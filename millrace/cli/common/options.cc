@@ -214,10 +214,13 @@ class Parser {
         .count("-n,--workers", plan.workers, "devices to use; default: all of the cluster", false)
         .count("--stages", plan.stages, "exactly so many stages")
         .flag("--straight", plan.straight, "one worker a stage")
-        .text("--schedule", plan.schedule, "NAME", "schedule that will run the plan")
-        .text("--rule", plan.rule, "NAME", "exchange rule among replicas")
+        .text("--schedule", plan.schedule, "NAME",
+              "schedule that will run the plan; default: the planner's choice, or pipedream")
+        .text("--rule", plan.rule, "NAME",
+              "exchange rule among replicas; default: the planner's choice, or bsp")
         .count("--microbatches", plan.microbatches,
-               "microbatches of a minibatch, each of the profile's size")
+               "microbatches of a minibatch, each of the profile's size; default: 1, cut further "
+               "where the planner chooses")
         .text("-o,--output", plan.output, "FILE", "write the plan there");
     plan_command.app()
         .add_option("--replicas", plan.replicas, "of every stage, or one number a stage: 2,1")

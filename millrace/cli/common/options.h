@@ -22,9 +22,10 @@ struct PlanArgs {
   std::optional<int> stages;
   std::vector<int> replicas;
   bool straight = false;
-  std::string schedule = "pipedream";
-  std::string rule = "bsp";
-  int microbatches = 1;
+  // Empty: the planner's choice where it chooses; else pipedream, bsp and 1.
+  std::string schedule;
+  std::string rule;
+  std::optional<int> microbatches;
   std::string output;  // -o plan.json
 };
 
