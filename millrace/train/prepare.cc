@@ -82,13 +82,15 @@ class Preparation {
           .at_key("parallel.stages");
     }
     // Refuses what the schedule does not offer, before anything is measured.
-    if (!parallel().plan_is_file()) {
+    if (!parallel().plan_is_file() && !parallel().planner_chooses_run()) {
       const ScheduleConfig straight{.num_ranks = parallel().stages.value_or(1),
                                     .num_microbatches = parallel().microbatches};
       make_schedule(parallel().schedule, deals() ? straight : schedule_config(parallel()),
                     parallel().policy);
     }
-    check_batch_norm();
+    if (!parallel().planner_chooses_run()) {
+      check_batch_norm();  // else once it has chosen
+    }
     if (parallel().plan_is_file()) {
       job_.plan = plan_from(read_document(parallel().plan));
       adopt_plan_file();
@@ -505,7 +507,10 @@ class Preparation {
                         .stages = parallel().stages,
                         .replicas = parallel().replicas,
                         .straight = false};
-    if (!parallel().plan_is_file() && !deals()) {
+    fix_run(request);
+    if (parallel().planner_chooses_run()) {
+      choose_run(request);
+    } else if (!parallel().plan_is_file() && !deals()) {
       request.stages.reset();
       request.replicas.clear();
       job_.plan = make_placed_plan(parallel().plan, request, parallel().schedule,
@@ -536,7 +541,8 @@ class Preparation {
                 parallel().microbatch_size ? std::optional<int64_t>(*parallel().microbatch_size)
                                            : std::nullopt,
                 parallel().microbatches, replicas);
-    job_.profile = replicas == 1 && job_.plan.num_used_ranks() == parallel().workers
+    job_.profile = replicas == 1 && job_.plan.num_used_ranks() == parallel().workers &&
+                           whole.samples_per_microbatch == samples_per_part(1)
                        ? whole
                        : profile_for(samples_per_part(replicas), job_.plan.num_used_ranks());
     job_.simulated_as = of_this_run();
@@ -558,6 +564,83 @@ class Preparation {
     job_.alternatives.push_back(
         {"this plan", describe(job_.plan), job_.predicted.step_s, job_.plan.minibatch_s});
     add_alternatives(request, whole);
+  }
+
+  // What the plan will run under, but for what the file leaves to the planner.
+  void fix_run(PlanRequest& request) const {
+    const ParallelConfig& config = parallel();
+    request.run = of_this_run();
+    request.rule_options = rule_options();
+    if (!config.leaves("schedule")) {
+      request.schedule = config.schedule;
+    }
+    if (!config.leaves("rule")) {
+      request.rule = config.rule;
+    }
+    if (!config.leaves("microbatches")) {
+      request.microbatches = config.microbatches;
+    }
+    if (!config.leaves("recompute") || config.recompute != Recompute::kNothing) {
+      request.recompute = config.recompute;  // also what a schedule's file asks for
+    }
+  }
+
+  // Stages and, of what the file leaves free, schedule, rule, microbatches and recompute.
+  void choose_run(PlanRequest& request) {
+    ParallelConfig& config = job_.config.parallel;
+    request.refuses = [this](const Plan& plan) { return why_not(plan); };
+    request.ranked = [this](const RankedPlan& ranked) {
+      note(fmt::format("{} a step: {}, {} in {} microbatches, rule {}, recompute {}; {}",
+                       format_seconds(ranked.step_s), describe(ranked.plan), ranked.plan.schedule,
+                       ranked.plan.microbatches, ranked.plan.rule, to_string(ranked.plan.recompute),
+                       ranked.reason));
+    };
+    job_.plan = make_plan(config.plan, request);
+    job_.notes.insert(job_.notes.end(), job_.plan.notes.begin(), job_.plan.notes.end());
+    config.schedule = job_.plan.schedule;
+    config.rule = job_.plan.rule;
+    config.microbatches = job_.plan.microbatches;
+    config.recompute = job_.plan.recompute;
+    config.free.clear();
+    check_stages();
+    check_batch_norm();
+    apply_config(job_.plan);
+  }
+
+  // What a profile does not show.
+  std::optional<std::string> why_not(const Plan& plan) const {
+    const ScheduleBuiltin& builtin = *find_schedule(plan.schedule).builtin;
+    if (train().batch_norm == "deferred" && !has_flush(builtin)) {
+      return "batch_norm = \"deferred\" needs a flush";
+    }
+    if (train().clip_norm && plan.num_stages() > 1 && !has_flush(builtin)) {
+      return "clip_norm needs a flush";
+    }
+    const std::vector<std::string> policies = builtin.policies();
+    if (!parallel().policy.empty() &&
+        std::find(policies.begin(), policies.end(), parallel().policy) == policies.end()) {
+      return "the schedule does not take the weight policy";
+    }
+    if (train().clip_norm && plan.max_replicas() > 1 &&
+        !find_rule(plan.rule).traits.sums_gradients) {
+      return "clip_norm needs the sum of gradients";
+    }
+    try {
+      const ScheduleConfig shape = schedule_config(plan);
+      if (parallel().chunks && std::max(shape.chunks, 1) != *parallel().chunks) {
+        return "another number of chunks";
+      }
+      check_batch(train().batch,
+                  parallel().microbatch_size ? std::optional<int64_t>(*parallel().microbatch_size)
+                                             : std::nullopt,
+                  plan.microbatches, shape.num_parts() / plan.microbatches);
+      for (const std::vector<int>& layers : stage_layers(plan, job_.model)) {
+        check_ties(job_.model, layers);
+      }
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return std::nullopt;
   }
 
   PlanSimulation of_this_run() const {
