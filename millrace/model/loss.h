@@ -36,10 +36,10 @@ class Loss {
 std::unique_ptr<Loss> cross_entropy();
 // Focal loss of "Focal Loss for Dense Object Detection" (Lin et al., ICCV'17), section 3, one class
 // against all others each: with p = sigmoid(x), -alpha (1-p)^gamma log p of the target's class and
-// -(1-alpha) p^gamma log(1-p) of the others, summed over classes. Output [B, C]; target int64 [B] in
-// [0, C], where C is "none of them" (background). `correct` counts a sample whose largest logit is
-// the target's and above 0, or, for background, is not above 0. alpha in [0, 1], gamma >= 0, else
-// Error(kInvalidArgument).
+// -(1-alpha) p^gamma log(1-p) of the others, summed over classes. Output [B, C]; target int64 [B]
+// in [0, C], where C is "none of them" (background). `correct` counts a sample whose largest logit
+// is the target's and above 0, or, for background, is not above 0. alpha in [0, 1], gamma >= 0,
+// else Error(kInvalidArgument).
 std::unique_ptr<Loss> focal_loss(double alpha = 0.25, double gamma = 2);
 // 0.5 * sum of squared differences of a sample; output and target of the same shape.
 std::unique_ptr<Loss> half_squared_error();

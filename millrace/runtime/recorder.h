@@ -35,8 +35,8 @@ class Recorder {
   std::vector<StepEnd> step_ends_;
 };
 
-// Joins the ranks' records. step_s is typical_step_s() of the first stage, where an update ends with
-// the last of the stage's replicas; where they made unequal ones, the first replica's count.
+// Joins the ranks' records. step_s is typical_step_s() of the first stage, where an update ends
+// with the last of the stage's replicas; where they made unequal ones, the first replica's count.
 // `segment_starts`: the steps at which segments begin; what lies between two, such as an
 // evaluation, is no step.
 Trace join_traces(const std::vector<const Recorder*>& recorders,
