@@ -18,7 +18,7 @@ struct KindName {
   const char* name;
 };
 
-constexpr std::array<KindName, 11> kKinds = {{
+constexpr std::array<KindName, 13> kKinds = {{
     {ActionKind::kForward, "F"},
     {ActionKind::kBackward, "B"},
     {ActionKind::kInputGradient, "I"},
@@ -30,6 +30,8 @@ constexpr std::array<KindName, 11> kKinds = {{
     {ActionKind::kReduce, "REDUCE"},
     {ActionKind::kNorm, "NORM"},
     {ActionKind::kStep, "STEP"},
+    {ActionKind::kGather, "GATHER"},
+    {ActionKind::kFree, "FREE"},
 }};
 
 // Reads one action from the left; every failure says what stood where.

@@ -21,15 +21,18 @@ enum class ActionKind : uint8_t {
   kReduce,           // REDUCE: the stage's exchange among its replicas
   kNorm,             // NORM: all ranks sum the squared norms of their stages' gradients
   kStep,             // STEP: the optimizer's update; makes a weight version
+  kGather,           // GATHER: the stage's replicas join their shards of its weights
+  kFree,             // FREE: each keeps its own shard of them only
 };
 
 inline constexpr int64_t kNone = -1;
 
 // Text forms: 2F0, 2B0-3, 2I0, 2W0-3, 2SEND_F0>1, 2RECV_F0<1, 2SEND_B0>1, 2RECV_B0<1, 2REDUCE,
-// 2NORM, 2STEP; with a weight version "@v" at the end: 2F5@3 reads version 3, 2STEP@4 makes
-// version 4. REDUCE, NORM and STEP may carry the microbatches whose gradients they apply:
-// 2STEP0-3@1. A message goes to, or comes from, the next stage of its direction, unless another
-// one is named: 2SEND_F0>1:5 goes to stage 5 on rank 1.
+// 2NORM, 2STEP, 2GATHER, 2FREE; with a weight version "@v" at the end: 2F5@3 reads version 3,
+// 2STEP@4 makes version 4. REDUCE, NORM and STEP may carry the microbatches whose gradients they
+// apply (2STEP0-3@1), GATHER and FREE those whose actions need the weights. A message goes to, or
+// comes from, the next stage of its direction, unless another one is named: 2SEND_F0>1:5 goes to
+// stage 5 on rank 1.
 struct Action {
   ActionKind kind = ActionKind::kForward;
   int32_t stage = 0;

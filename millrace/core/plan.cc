@@ -298,6 +298,32 @@ Recompute parse_recompute(const std::string& text) {
                           in_quotes(text)));
 }
 
+const char* to_string(Shard shard) {
+  switch (shard) {
+    case Shard::kNothing:
+      return "none";
+    case Shard::kZero1:
+      return "zero-1";
+    case Shard::kZero2:
+      return "zero-2";
+    case Shard::kZero3:
+      break;
+  }
+  return "zero-3";
+}
+
+Shard parse_shard(const std::string& text) {
+  for (const Shard each : {Shard::kNothing, Shard::kZero1, Shard::kZero2, Shard::kZero3}) {
+    if (text == to_string(each)) {
+      return each;
+    }
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("expected `none`, `zero-1` (replicas divide the optimizer's state), "
+                          "`zero-2` (and gradients) or `zero-3` (and weights), found {}",
+                          in_quotes(text)));
+}
+
 std::vector<int> Plan::stages_of_rank(int rank) const {
   std::vector<int> held;
   for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -333,6 +359,12 @@ Plan plan_from(const Document& document) {
   } catch (const Error& error) {
     throw reader.error("recompute", error.message());
   }
+  try {
+    plan.shard = parse_shard(reader.text("shard", to_string(plan.shard)));
+  } catch (const Error& error) {
+    throw reader.error("shard", error.message());
+  }
+  plan.split_parts = bounded(reader, "split_parts", kMostWorkers, 1);
   plan.objective_s = reader.quantity("objective_s", 0.0);
   plan.minibatch_s = reader.quantity("minibatch_s", 0.0);
   plan.data_parallel_minibatch_s = reader.quantity("data_parallel_minibatch_s", 0.0);
@@ -387,6 +419,8 @@ Value to_value(const Plan& plan) {
   root.set("microbatches", Value::of(plan.microbatches));
   root.set("update", Value::of(to_string(plan.update)));
   root.set("recompute", Value::of(to_string(plan.recompute)));
+  root.set("shard", Value::of(to_string(plan.shard)));
+  root.set("split_parts", Value::of(plan.split_parts));
   root.set("workers", Value::of(plan.workers));
   root.set("objective_s", Value::of(plan.objective_s));
   root.set("minibatch_s", Value::of(plan.minibatch_s));

@@ -51,6 +51,18 @@ const char* to_string(Recompute recompute);  // "none", "stage", "layer"
 // Throws Error(kInvalidArgument) that names all three.
 Recompute parse_recompute(const std::string& text);
 
+// What a stage's replicas divide among themselves, each keeping a shard of it. The name is the
+// stage of "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC'20.
+enum class Shard {
+  kNothing,
+  kZero1,  // optimizer state
+  kZero2,  // and gradients
+  kZero3,  // and weights
+};
+const char* to_string(Shard shard);  // "none", "zero-1", "zero-2", "zero-3"
+// Throws Error(kInvalidArgument) that names all four.
+Shard parse_shard(const std::string& text);
+
 // Stage `to` uses tensors that the earlier stage `from` makes.
 struct StageLink {
   int from = 0;
@@ -66,6 +78,10 @@ struct Plan {
   int microbatches = 1;                    // of a replica of the most replicated stage
   UpdateRule update = UpdateRule::kRound;  // without a flush
   Recompute recompute = Recompute::kNothing;
+  Shard shard = Shard::kNothing;
+  // Ranks that hold a part each of every layer that can be split, for each replica of a stage. A
+  // stage's ranks then come replica by replica, the parts of one beside one another.
+  int split_parts = 1;
   int workers = 1;  // ranks there are; a plan may leave some idle
   std::vector<PlanStage> stages;
   // What the planner minimised, by its own formula, and PipeDream's formula for this plan and two

@@ -49,7 +49,10 @@ struct ParallelConfig {
   UpdateRule update = UpdateRule::kRound;  // of replicated stages without a flush
   std::optional<int> chunks;  // stages a rank (of each direction); unset: the schedule's own
   Recompute recompute = Recompute::kNothing;
-  double blend_lambda = 1;  // of policy blend; may be infinite
+  Shard shard = Shard::kNothing;
+  std::string split = "none";      // or "tensor": layers are split over ranks
+  std::optional<int> split_parts;  // so many ranks a replica; unset: all workers of a stage
+  double blend_lambda = 1;         // of policy blend; may be infinite
   std::optional<int>
       microbatch_size;    // when set: batch = microbatch_size x microbatches x replicas
   double timeout_s = 60;  // deadline of every wait on another rank

@@ -31,6 +31,10 @@ void dispatch(const Action& action, ActionHandler& handler) {
       return handler.norm(action);
     case ActionKind::kStep:
       return handler.step(action);
+    case ActionKind::kGather:
+      return handler.gather(action);
+    case ActionKind::kFree:
+      return handler.free(action);
   }
   MILLRACE_CHECK(false, "action of unknown kind");
 }

@@ -22,6 +22,8 @@ class ActionHandler {
   virtual void reduce(const Action& action) = 0;   // REDUCE
   virtual void norm(const Action& action) = 0;     // NORM: blocks until all ranks are there
   virtual void step(const Action& action) = 0;
+  virtual void gather(const Action& action) = 0;  // GATHER: blocks until the replicas are there
+  virtual void free(const Action& action) = 0;    // FREE
   // Asked before the first action of every step: false ends the run, drained, before that step.
   virtual bool enter_step(int64_t step) = 0;
 };

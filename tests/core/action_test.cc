@@ -72,7 +72,7 @@ TEST(ActionTest, KindsFallIntoGroups) {
   using enum ActionKind;
   for (const ActionKind kind :
        {kForward, kBackward, kInputGradient, kWeightGradient, kSendForward, kReceiveForward,
-        kSendBackward, kReceiveBackward, kReduce, kNorm, kStep}) {
+        kSendBackward, kReceiveBackward, kReduce, kNorm, kStep, kGather, kFree}) {
     const std::string name = to_string(kind);
     EXPECT_EQ(is_compute(kind), name.size() == 1) << name;
     EXPECT_EQ(is_send(kind), name.starts_with("SEND")) << name;

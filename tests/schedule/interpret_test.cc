@@ -38,6 +38,8 @@ class Recorder : public ActionHandler {
   void reduce(const Action& action) override { record(action, ActionKind::kReduce); }
   void norm(const Action& action) override { record(action, ActionKind::kNorm); }
   void step(const Action& action) override { record(action, ActionKind::kStep); }
+  void gather(const Action& action) override { record(action, ActionKind::kGather); }
+  void free(const Action& action) override { record(action, ActionKind::kFree); }
   bool enter_step(int64_t step) override {
     EXPECT_EQ(step, static_cast<int64_t>(asked.size()));
     EXPECT_TRUE(asked.empty() || asked.back() < limit_) << "asked again after it said no";

@@ -137,6 +137,8 @@ class IntegerStages : public ActionHandler {
     }
     EXPECT_EQ(sum_over(group, {kNormTag, 0, action.first}, own), expected);
   }
+  void gather(const Action& action) override { ADD_FAILURE() << to_string(action); }
+  void free(const Action& action) override { ADD_FAILURE() << to_string(action); }
   void step(const Action& action) override {
     Stage& stage = stages_.at(action.stage);
     EXPECT_EQ(stage.unapplied, action.num_microbatches());

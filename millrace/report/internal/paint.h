@@ -47,6 +47,8 @@ constexpr std::size_t paint_of(ActionKind kind) {
       return 4;
     case ActionKind::kReduce:
     case ActionKind::kNorm:
+    case ActionKind::kGather:
+    case ActionKind::kFree:
       return 5;
     case ActionKind::kSendForward:
     case ActionKind::kReceiveForward:

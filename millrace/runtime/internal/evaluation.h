@@ -27,6 +27,8 @@ class Worker::Evaluation final : public ActionHandler {
   void reduce(const Action& action) override { refuse(action); }
   void norm(const Action& action) override { refuse(action); }
   void step(const Action& action) override { refuse(action); }
+  void gather(const Action& action) override { refuse(action); }
+  void free(const Action& action) override { refuse(action); }
 
  private:
   struct Lane {

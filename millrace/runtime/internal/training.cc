@@ -305,6 +305,10 @@ void Worker::Training::step(const Action& action) {
   }
 }
 
+void Worker::Training::gather(const Action& action) { announce(action); }
+
+void Worker::Training::free(const Action& action) { announce(action); }
+
 // Steps whose minibatches an update applies: one, or a round of replicas without a flush.
 int64_t Worker::Training::first_step(const Action& action) const {
   return action.first / segment_.lowered->microbatches_per_step;

@@ -28,6 +28,8 @@ class Worker::Training final : public ActionHandler {
   void reduce(const Action& action) override;
   void norm(const Action& action) override;
   void step(const Action& action) override;
+  void gather(const Action& action) override;
+  void free(const Action& action) override;
 
  private:
   // One of the rank's stages in this segment.
