@@ -8,6 +8,7 @@
 
 #include "millrace/base/error.h"
 #include "millrace/schedule/policy.h"
+#include "millrace/schedule/shard.h"
 
 namespace millrace {
 namespace {
@@ -353,6 +354,7 @@ const PolicyEntry& fitting_policy(const Schedule& schedule, const std::vector<in
 LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_steps,
                       const std::vector<StageLink>& links, bool clips) {
   check_stages(plan);
+  check_shard(plan, schedule);
   if (clips) {
     check_clipping(schedule);
   }
@@ -398,6 +400,9 @@ LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_st
     }
   }
   policy.annotate(lowered.ranks);
+  if (plan.shard != Shard::kNothing) {
+    shard_lists(lowered, plan.shard);
+  }
   return lowered;
 }
 

@@ -26,6 +26,8 @@ namespace millrace {
 // With `clips` one NORM of the same microbatches stands between a rank's REDUCEs and its STEPs,
 // where all ranks learn the norm of the whole gradient. Refused (kUnsupported) without a flush on
 // more than one stage.
+//
+// With the plan's `shard` stages of several replicas are rewritten as shard.h says.
 LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_steps,
                       const std::vector<StageLink>& links, bool clips = false);
 // Stages that form a chain.

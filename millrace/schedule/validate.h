@@ -27,7 +27,9 @@ std::vector<Finding> find_faults(const ActionLists& lists,
 // The same over a lowered schedule, one run of its lists: besides the above every SEND has its RECV
 // on the peer and the reverse, both between the actions that make and use the tensor; STEP follows
 // all backwards it applies and every gradient is applied once; versions read have been made and are
-// those that the policy states; REDUCEs of a stage agree in number and order. A schedule with an
+// those that the policy states; REDUCEs of a stage agree in number and order. Of a sharded stage:
+// weights are whole (by a GATHER, before a FREE) where they are used, a REDUCE follows every
+// backward before the STEP, and GATHERs and REDUCEs agree in number and order. A schedule with an
 // empty policy (lower_evaluation) is forward-only: neither backwards nor updates nor versions.
 std::vector<Finding> find_faults(const LoweredSchedule& lowered);
 

@@ -12,7 +12,9 @@
 #include "millrace/schedule/internal/norms.h"
 #include "millrace/schedule/internal/places.h"
 #include "millrace/schedule/internal/replay.h"
+#include "millrace/schedule/internal/shards.h"
 #include "millrace/schedule/policy.h"
+#include "millrace/schedule/shard.h"
 #include "millrace/schedule/validate.h"
 
 namespace millrace {
@@ -239,11 +241,11 @@ class Borders {
 using Reduces = std::map<std::pair<int, int>, std::vector<Place>>;  // by rank and stage
 
 // STEPs follow all backwards they apply and apply each once; REDUCEs come before them when there
-// are replicas.
+// are replicas. Those of sharded stages are internal::Shards' matter.
 class Updates {
  public:
-  Updates(Check& check, const Places& places, bool flush)
-      : check_(check), places_(places), flush_(flush) {}
+  Updates(Check& check, const Places& places, const LoweredSchedule& lowered)
+      : check_(check), places_(places), lowered_(lowered), flush_(lowered.flush) {}
 
   void check() {
     for (std::size_t rank = 0; rank < check_.lists.size(); ++rank) {
@@ -286,6 +288,10 @@ class Updates {
         check_.add(place, "an update in a forward-only program; remove it");
         continue;
       }
+      const bool sharded = is_sharded(lowered_, action.stage);
+      if (!is_step && sharded) {
+        continue;
+      }
       check_order(place);
       StageState& stage = stages[action.stage];
       if (!is_step) {
@@ -300,7 +306,9 @@ class Updates {
       if (flush_ && stage.num_steps > 1) {
         check_.add(place, "expected one STEP in a step with a flush, this is another");
       }
-      check_reduced(place, stage.unused_reduce);
+      if (!sharded) {
+        check_reduced(place, stage.unused_reduce);
+      }
       stage.unused_reduce.reset();
       for (int64_t m = action.first; m <= action.last; ++m) {
         const auto [entry, added] = stage.applied.try_emplace(m, place);
@@ -387,6 +395,7 @@ class Updates {
 
   Check& check_;
   const Places& places_;
+  const LoweredSchedule& lowered_;
   bool flush_;
   Reduces reduces_;
 };
@@ -447,12 +456,14 @@ void check_versions(Check& check, const std::string& policy_name) {
   }
 }
 
-// A receive waits for its send; a REDUCE for all other replicas to reach theirs, a NORM for all
-// other ranks.
+// A receive waits for its send; a REDUCE or GATHER for all other replicas to reach theirs, a NORM
+// for all other ranks.
 internal::Requirements lowered_requirements(const Check& check, const Borders& borders,
-                                            const Reduces& reduces, const internal::Norms& norms) {
+                                            const Reduces& reduces, const internal::Norms& norms,
+                                            const internal::Shards& shards) {
   return [&](Place place, std::vector<Place>& required) {
     const Action& action = check.at(place);
+    shards.add_requirements(place, required);
     if (is_receive(action.kind)) {
       const Place send = borders.partner(place);
       if (send.known()) {
@@ -506,12 +517,15 @@ std::vector<Finding> find_faults(const LoweredSchedule& lowered) {
   internal::check_pairs(check, places);
   Borders borders(check, places, lowered);
   borders.check();
-  Updates updates(check, places, lowered.flush);
+  Updates updates(check, places, lowered);
   updates.check();
+  internal::Shards shards(check, lowered);
+  shards.check();
   internal::Norms norms(check);
   norms.check();
   check_versions(check, lowered.policy);
-  internal::check_deadlock(check, lowered_requirements(check, borders, updates.reduces(), norms));
+  internal::check_deadlock(check,
+                           lowered_requirements(check, borders, updates.reduces(), norms, shards));
   return check.findings;
 }
 

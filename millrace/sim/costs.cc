@@ -139,6 +139,9 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
           plan.recompute == Recompute::kStage ? cost.stash_bytes : scaled(largest_layer_bytes);
       cost.stash_bytes = scaled(taken_bytes(plan, profile, s));
     }
+    if (plan.shard != Shard::kNothing) {
+      cost.update_s /= static_cast<double>(plan.stages[s].ranks.size());
+    }
     cost.pieces = pieces_of(own, plan.recompute);
     costs.push_back(std::move(cost));
   }

@@ -32,7 +32,7 @@ struct StageCost {
   double forward_s = 0;
   double input_gradient_s = 0;
   double weight_gradient_s = 0;
-  double update_s = 0;       // once a step
+  double update_s = 0;       // once a step; of a sharded stage: of one replica's shard
   int64_t output_bytes = 0;  // of the last layer, for links without bytes of their own (below)
   int64_t parameter_bytes = 0;
   double recompute_s = 0;  // of the forward that a backward (or I) runs again first
@@ -163,9 +163,16 @@ struct Simulation {
 // Memory: a stash lives from the start of its F to the end of its B (or W); a received tensor from
 // its RECV to the end of the action that consumes it; a sent one from its SEND to the end of the
 // peer's RECV; a weight version from the start of the STEP that makes it to the end of its last
-// reader (in place when the old one has none left). Throws Error(kInvalidArgument): with the grid
-// when it deadlocks or a tensor is never received; when costs, ranks or num_steps do not fit the
-// schedule and the cluster. Errors of the rule pass through.
+// reader (in place when the old one has none left).
+//
+// Sharded stages (see schedule/shard.h) have no rule. GATHER and REDUCE send every other replica
+// its part over the links that tensors take, and end when all parts are here; where the speed of
+// reductions was measured (the cluster's all-reduce, or all_reduce_s), they start when the last
+// replica asks and take half of such a reduction's time. Replicas hold 1/P of what is sharded; the
+// rest is there from the start of a GATHER to the end of its FREE, and of gradients from the start
+// of the first B or W of a run to the end of its REDUCE. Throws Error(kInvalidArgument): with the
+// grid when it deadlocks or a tensor is never received; when costs, ranks or num_steps do not fit
+// the schedule and the cluster. Errors of the rule pass through.
 Simulation simulate(const SimulationInput& input);
 
 // Minibatches of a schedule without a flush after which its steady period shows: at least 4 x ranks

@@ -7,6 +7,7 @@
 
 #include "millrace/base/error.h"
 #include "millrace/core/grid.h"
+#include "millrace/schedule/shard.h"
 
 namespace millrace::internal {
 namespace {
@@ -39,6 +40,7 @@ Engine::Engine(const SimulationInput& input) : input_(input), links_(input.clust
   runs_ = parts_ ? start_runs(lowered) : unroll_lowered(lowered, input.num_steps);
   states_.resize(runs_.size());
   stages_.resize(static_cast<std::size_t>(lowered.num_stages));
+  shard_meetings_.resize(stages_.size());
   for (std::size_t rank = 0; rank < runs_.size(); ++rank) {
     states_[rank].wants_part = parts_ && !lowered.ranks[rank].empty();
     if (states_[rank].wants_part || !runs_[rank].actions.empty()) {
@@ -51,7 +53,8 @@ Engine::Engine(const SimulationInput& input) : input_(input), links_(input.clust
     options_ = settle_rule(find_rule(input.rule), input.rule_options);
   }
   for (int stage = 0; stage < lowered.num_stages; ++stage) {
-    if (lowered.stage_ranks.at(static_cast<std::size_t>(stage)).size() > 1) {
+    if (lowered.stage_ranks.at(static_cast<std::size_t>(stage)).size() > 1 &&
+        !is_sharded(lowered, stage)) {
       keeps_order_ = keeps_order_ || traits.ordered || traits.serves;
       hold_stages(stage, traits);
     }
@@ -166,6 +169,14 @@ bool Engine::advance(int rank) {
   }
   if (is_receive(kind)) {
     return receive(rank);
+  }
+  const bool sharded = is_sharded(input_.lowered, next_action(rank).action.stage);
+  if (kind == ActionKind::kGather || (kind == ActionKind::kReduce && sharded)) {
+    return meet_shards(rank);
+  }
+  if (kind == ActionKind::kFree) {
+    free(rank);
+    return true;
   }
   if (kind == ActionKind::kReduce) {
     return reduce(rank);

@@ -58,6 +58,12 @@ class Engine final : public PortHost {
     int num_asked = 0;
     double start_s = 0;  // when the last rank so far asked
   };
+  // GATHERs or REDUCEs of a sharded stage that belong together.
+  struct ShardMeeting {
+    int num_asked = 0;
+    double start_s = 0;                  // when the last replica so far asked
+    std::vector<double> parts_here_s{};  // by member: when all parts so far are with it
+  };
   // A stage with replicas that a rank holds.
   struct Held {
     int stage = 0;
@@ -71,12 +77,14 @@ class Engine final : public PortHost {
     std::size_t next = 0;  // action
     double clock_s = 0;
     std::vector<Held> held;
-    std::size_t num_begun = 0;           // of held: whose begin() ended
-    std::size_t num_ended = 0;           // of held: whose finish() ended
-    bool is_blocked = false;             // in an action of the schedule, by another rank
-    bool wants_part = false;             // asks for one when its list ends: not all are dealt
-    std::size_t num_norms = 0;           // that this rank finished
-    std::optional<double> norm_start_s;  // of a NORM under way
+    std::size_t num_begun = 0;  // of held: whose begin() ended
+    std::size_t num_ended = 0;  // of held: whose finish() ended
+    bool is_blocked = false;    // in an action of the schedule, by another rank
+    bool wants_part = false;    // asks for one when its list ends: not all are dealt
+    std::size_t num_norms = 0;  // that this rank finished
+    std::map<int, std::size_t> num_shard_meetings{};  // that it finished, by stage
+    std::optional<double> shard_start_s;              // of one under way
+    std::optional<double> norm_start_s;               // of a NORM under way
   };
   // When time is ordered: a rank or a server may go on. `looking`: it looks at its messages.
   struct Turn {
@@ -111,6 +119,9 @@ class Engine final : public PortHost {
   bool norm(int rank);
   bool step(int rank);
   double all_reduce_s(const std::vector<int>& ranks, double bytes) const;
+  bool meet_shards(int rank);
+  std::optional<double> shard_reduction_s(const std::vector<int>& ranks, double bytes) const;
+  void free(int rank);
   Update update_of(int rank, const Held& held, std::size_t index, int64_t step) const;
   void record(int rank, double start_s, double end_s, double wait_s, int64_t bytes);
   const RunAction& next_action(int rank) const;
@@ -132,8 +143,9 @@ class Engine final : public PortHost {
   LinkCalendar links_;
   std::vector<std::unique_ptr<StagePorts>> stages_;  // null where a stage has no replicas
   std::vector<int> used_ranks_;
-  std::vector<Norm> norms_;  // in the order asked for
-  std::deque<int> ready_;    // unordered
+  std::vector<Norm> norms_;                                // in the order asked for
+  std::vector<std::vector<ShardMeeting>> shard_meetings_;  // by stage, in the order asked for
+  std::deque<int> ready_;                                  // unordered
   // Ordered:
   double now_s_ = 0;
   std::priority_queue<Turn> turns_;

@@ -25,9 +25,10 @@ std::string Engine::describe_wait(int rank) const {
     }
   }
   const Action& action = next_action(rank).action;
-  return fmt::format("rank {} waits in {} {}", rank, to_string(action),
-                     action.kind == ActionKind::kNorm ? "for the other ranks"
-                                                      : fmt::format("for rank {}", action.peer));
+  const std::string whom = action.kind == ActionKind::kNorm ? "for the other ranks"
+                           : action.peer == kNone           ? "for the stage's other replicas"
+                                                  : fmt::format("for rank {}", action.peer);
+  return fmt::format("rank {} waits in {} {}", rank, to_string(action), whom);
 }
 
 void Engine::expect_all_done() const {

@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "millrace/schedule/shard.h"
+
 namespace millrace::internal {
 namespace {
 
@@ -23,8 +25,9 @@ struct Change {
 
 class Ledger {
  public:
-  Ledger(const RankRun& run, const std::vector<StageCost>& costs, int optimizer_buffers)
-      : run_(run), costs_(costs), optimizer_buffers_(optimizer_buffers) {}
+  Ledger(const RankRun& run, const LoweredSchedule& lowered, const std::vector<StageCost>& costs,
+         int optimizer_buffers)
+      : run_(run), lowered_(lowered), costs_(costs), optimizer_buffers_(optimizer_buffers) {}
 
   std::vector<Change> changes() {
     changes_.reserve(3 * run_.actions.size());
@@ -39,6 +42,8 @@ class Ledger {
         send(i);
       } else if (is_receive(action.kind)) {
         receive(i);
+      } else if (is_sharded(lowered_, action.stage)) {
+        move_shards(i);
       }
     }
     std::stable_sort(changes_.begin(), changes_.end(), [](const Change& a, const Change& b) {
@@ -51,6 +56,7 @@ class Ledger {
   struct Versions {
     int64_t newest = kNone;  // kNone: not annotated so far
     std::unordered_map<int64_t, std::size_t> last_reader;
+    bool has_sums = false;  // all of the gradient, where only a shard of it stays
   };
 
   double start_s(std::size_t i) const { return run_.trace.events[i].start_s; }
@@ -67,6 +73,40 @@ class Ledger {
     return changes_.back();
   }
 
+  // What the rank lacks of something of the stage's size that is divided from `from` on.
+  int64_t sharded_bytes(int stage, Shard from) const {
+    if (!is_sharded(lowered_, stage) || lowered_.shard < from) {
+      return 0;
+    }
+    const auto replicas = static_cast<int64_t>(lowered_.stage_ranks[stage].size());
+    const int64_t bytes = costs_[stage].parameter_bytes;
+    return bytes - (bytes + replicas - 1) / replicas;
+  }
+
+  // Besides the shard of a gradient all of it is there while it is computed.
+  void add_sums(std::size_t i) {
+    const Action& action = run_.actions[i].action;
+    Versions& stage = stages_[action.stage];
+    if (!stage.has_sums && sharded_bytes(action.stage, Shard::kZero2) > 0) {
+      at_start(i).bytes.gradient_bytes = costs_[action.stage].parameter_bytes;
+      stage.has_sums = true;
+    }
+  }
+
+  // Besides the shard of the weights all of them are there while they are used.
+  void move_shards(std::size_t i) {
+    const Action& action = run_.actions[i].action;
+    const bool divides_weights = sharded_bytes(action.stage, Shard::kZero3) > 0;
+    if (action.kind == ActionKind::kGather && divides_weights) {
+      at_start(i).bytes.weight_bytes = costs_[action.stage].parameter_bytes;
+    } else if (action.kind == ActionKind::kFree && divides_weights) {
+      at_end(i).bytes.weight_bytes = -costs_[action.stage].parameter_bytes;
+    } else if (action.kind == ActionKind::kReduce && stages_[action.stage].has_sums) {
+      at_end(i).bytes.gradient_bytes = -costs_[action.stage].parameter_bytes;
+      stages_[action.stage].has_sums = false;
+    }
+  }
+
   // What is there before the first action, and who reads each version last.
   void read_ahead() {
     for (std::size_t i = 0; i < run_.actions.size(); ++i) {
@@ -74,9 +114,10 @@ class Ledger {
       if (!stages_.contains(action.stage)) {
         const int64_t parameters = costs_[action.stage].parameter_bytes;
         Change change{start_s(0), -1, {}, 0, action.stage, 1};
-        change.bytes.weight_bytes = parameters;
-        change.bytes.gradient_bytes = parameters;
-        change.bytes.optimizer_bytes = optimizer_buffers_ * parameters;
+        change.bytes.weight_bytes = parameters - sharded_bytes(action.stage, Shard::kZero3);
+        change.bytes.gradient_bytes = parameters - sharded_bytes(action.stage, Shard::kZero2);
+        change.bytes.optimizer_bytes =
+            optimizer_buffers_ * (parameters - sharded_bytes(action.stage, Shard::kZero1));
         changes_.push_back(change);
       }
       Versions& versions = stages_[action.stage];
@@ -107,6 +148,9 @@ class Ledger {
     }
     if (action.kind == ActionKind::kInputGradient) {
       at_end(i).bytes.stash_bytes = parts * cost.kept_bytes - stash;
+    }
+    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGradient) {
+      add_sums(i);
     }
     // A program of forwards alone (evaluation) keeps no stash for later.
     if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightGradient ||
@@ -180,6 +224,7 @@ class Ledger {
   }
 
   const RankRun& run_;
+  const LoweredSchedule& lowered_;
   const std::vector<StageCost>& costs_;
   const int optimizer_buffers_;
   bool has_backward_ = false;
@@ -193,13 +238,13 @@ void raise(int64_t& peak, int64_t value) { peak = std::max(peak, value); }
 
 }  // namespace
 
-RankMemory memory_of(const RankRun& run, const std::vector<StageCost>& costs,
-                     int optimizer_buffers) {
+RankMemory memory_of(const RankRun& run, const LoweredSchedule& lowered,
+                     const std::vector<StageCost>& costs, int optimizer_buffers) {
   RankMemory memory;
   MemoryUse now;
   int in_flight = 0;
   std::map<int, int> versions;  // of each stage
-  for (const Change& change : Ledger(run, costs, optimizer_buffers).changes()) {
+  for (const Change& change : Ledger(run, lowered, costs, optimizer_buffers).changes()) {
     now.weight_bytes += change.bytes.weight_bytes;
     now.gradient_bytes += change.bytes.gradient_bytes;
     now.optimizer_bytes += change.bytes.optimizer_bytes;

@@ -17,7 +17,7 @@ struct RankMemory {
 };
 
 // Lifetimes are those that simulate() states. A rank without actions holds nothing.
-RankMemory memory_of(const RankRun& run, const std::vector<StageCost>& costs,
-                     int optimizer_buffers);
+RankMemory memory_of(const RankRun& run, const LoweredSchedule& lowered,
+                     const std::vector<StageCost>& costs, int optimizer_buffers);
 
 }  // namespace millrace::internal
