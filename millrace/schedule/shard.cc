@@ -126,16 +126,6 @@ int64_t meetings_of(const ActionList& list, int stage) {
 
 }  // namespace
 
-ShardRange shard_range(int member, int members, int64_t elements) {
-  MILLRACE_CHECK(0 <= member && member < members, "a shard of a member that there is not");
-  constexpr int64_t kUnit = 16;
-  const int64_t units = (elements + kUnit - 1) / kUnit;
-  const auto border = [&](int64_t index) {
-    return std::min(elements, units * index / members * kUnit);
-  };
-  return {border(member), border(member + 1)};
-}
-
 bool is_sharded(const LoweredSchedule& lowered, int stage) {
   return lowered.shard != Shard::kNothing &&
          lowered.stage_ranks.at(static_cast<std::size_t>(stage)).size() > 1;

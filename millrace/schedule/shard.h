@@ -1,31 +1,16 @@
 // Sharded state: a stage's replicas divide its optimizer state, and with more gradients and
 // weights, among themselves. A pass of lowering that puts reduce-scatters (REDUCE), joins (GATHER)
-// and releases (FREE) into the lists, and the one definition of who keeps what. Pure functions.
+// and releases (FREE) into the lists. Who keeps what: core/shard_range.h. Pure functions.
 //
 // Sources: "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC'20), section
 // 5, for what is divided; "Breadth-First Pipeline Parallelism" (MLSys 2023), section 4, for what a
 // gather serves. Where exactly GATHER, FREE and REDUCE stand is our reconstruction.
 #pragma once
 
-#include <cstdint>
-
 #include "millrace/core/plan.h"
 #include "millrace/core/schedule.h"
 
 namespace millrace {
-
-// Elements [begin, end) of a stage's flat buffer that one replica keeps.
-struct ShardRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t size() const { return end - begin; }
-  bool operator==(const ShardRange&) const = default;
-};
-
-// Of member `member` (by ascending rank) of `members`: ranges cover all elements in member order
-// and begin on multiples of 16 elements, sizes as equal as that allows; empty where there are
-// fewer multiples than members.
-ShardRange shard_range(int member, int members, int64_t elements);
 
 // Whether the lowered schedule shards a stage: asked for, and the stage has several replicas.
 bool is_sharded(const LoweredSchedule& lowered, int stage);

@@ -53,22 +53,6 @@ std::string findings_of(const LoweredSchedule& lowered) {
   return text;
 }
 
-TEST(Shard, RangesCoverAllElementsInMemberOrder) {
-  for (const int members : {1, 2, 3, 5, 8}) {
-    for (const int64_t elements : {0, 1, 15, 16, 17, 100, 1000, 4096}) {
-      int64_t next = 0;
-      for (int member = 0; member < members; ++member) {
-        const ShardRange range = shard_range(member, members, elements);
-        EXPECT_EQ(range.begin, next);
-        EXPECT_TRUE(range.begin % 16 == 0 || range.size() == 0);
-        EXPECT_LE(range.size(), (elements / members / 16 + 2) * 16);
-        next = range.end;
-      }
-      EXPECT_EQ(next, elements);
-    }
-  }
-}
-
 TEST(Shard, Zero1JoinsWeightsAtTheEnd) {
   Plan plan = plan_of(2, 2);
   plan.shard = Shard::kZero1;
@@ -150,6 +134,24 @@ TEST(Shard, DepthFirstGathersForEveryMicrobatch) {
   EXPECT_EQ(count(lowered.ranks[1], ActionKind::kReduce, 0), 3);
   EXPECT_EQ(count(lowered.ranks[1], ActionKind::kGather, 1), 3);
   EXPECT_EQ(count(lowered.ranks[1], ActionKind::kReduce, 1), 3);
+}
+
+// plan = "data-parallel" with chunks: all units on every worker.
+TEST(Shard, DataParallelChunksAreUnits) {
+  ParallelConfig parallel;
+  parallel.plan = "data-parallel";
+  parallel.schedule = "breadth-first";
+  parallel.workers = 3;
+  parallel.chunks = 4;
+  parallel.microbatches = 2;
+  const ScheduleConfig config = schedule_config(parallel);
+  EXPECT_EQ(config.num_ranks, 1);
+  EXPECT_EQ(config.copies, 3);
+  const Schedule schedule = make_schedule(parallel.schedule, config);
+  EXPECT_EQ(schedule.num_stages, 4);
+  for (const std::vector<int>& ranks : schedule.stage_ranks) {
+    EXPECT_EQ(ranks, (std::vector<int>{0, 1, 2}));
+  }
 }
 
 TEST(Shard, RefusesWhatKeepsSeveralCopies) {

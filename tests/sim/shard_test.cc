@@ -122,6 +122,20 @@ TEST(SimulatedShards, MeasuredReductionsTakeHalfTheirTime) {
   EXPECT_DOUBLE_EQ(testing::event(s, 1, "0GATHER0-1").end_s, 6 + all_reduce_s);
 }
 
+TEST(SimulatedShards, AnUpdateIsOfTheShard) {
+  Profile profile;
+  profile.samples_per_microbatch = 1;
+  LayerProfile& layer = profile.layers.emplace_back();
+  layer.name = "only";
+  layer.update_s = 6;
+  Plan plan;
+  plan.stages = {{.layers = {"only"}, .ranks = {0, 1, 2}}};
+  plan.workers = 3;
+  EXPECT_EQ(stage_costs(plan, profile, 1).front().update_s, 6);
+  plan.shard = Shard::kZero1;
+  EXPECT_EQ(stage_costs(plan, profile, 1).front().update_s, 2);
+}
+
 TEST(SimulatedShards, AStepStandsForAll) {
   const LoweredSchedule lowered = units(2, 2, 2, Shard::kZero3);
   const Cluster cluster = network(2, 100, 1);
