@@ -2,6 +2,7 @@
 
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "millrace/runtime/worker.h"
@@ -15,6 +16,21 @@ at::Tensor initial_weights(const Stage& stage, uint64_t seed) {
   return flat;
 }
 
+bool shards(const StageSetup& setup) {
+  return setup.shard != Shard::kNothing && setup.replicas.size() > 1;
+}
+
+FlatLayout layout_of(const Stage& stage, const StageSetup& setup, at::ScalarType dtype, int rank) {
+  if (!shards(setup)) {
+    return flat_layout(stage, dtype);
+  }
+  const auto member = std::find(setup.replicas.begin(), setup.replicas.end(), rank);
+  const ShardRange own =
+      shard_range(static_cast<int>(member - setup.replicas.begin()),
+                  static_cast<int>(setup.replicas.size()), stage.flat_elements());
+  return shard_layout(stage, own, dtype).flat;
+}
+
 }  // namespace
 
 HeldStage::HeldStage(const WorkerSetup& worker, const StageSetup& setup, Communicator& communicator)
@@ -23,14 +39,23 @@ HeldStage::HeldStage(const WorkerSetup& worker, const StageSetup& setup, Communi
       stage(*worker.model, setup.layers),
       borders(*worker.model, stage, worker.stage_of_layer),
       versions(stage, initial_weights(stage, worker.seed)),
-      optimizer(make_optimizer(worker.train, flat_layout(stage, worker.dtype))),
+      optimizer(
+          make_optimizer(worker.train, layout_of(stage, setup, worker.dtype, communicator.rank()))),
       gradient(stage.new_flat()),
       gradient_views(stage.views(gradient)),
       buffers(stage.new_buffers()) {
   if (worker.train.batch_norm == "deferred") {
     accumulators = stage.new_accumulators();
   }
-  if (setup.replicas.size() > 1) {
+  if (setup.replicas.size() > 1 && !buffers.empty()) {
+    buffer_group = communicator.group(setup.replicas);
+  }
+  if (shards(setup)) {
+    MILLRACE_CHECK(worker.rule == "bsp", "a sharded stage has no rule of its own");
+    sharded = std::make_unique<ShardedState>(
+        setup.shard, ShardGroup(communicator, setup.stage, setup.replicas, stage.flat_elements()),
+        ShardedState::Parts{stage, versions, gradient, gradient_views, *optimizer});
+  } else if (setup.replicas.size() > 1) {
     ExchangeSetup own{.rule = worker.rule,
                       .rule_options = worker.rule_options,
                       .seed = worker.seed,
@@ -45,10 +70,18 @@ HeldStage::HeldStage(const WorkerSetup& worker, const StageSetup& setup, Communi
           worker.node_of_rank.empty() ? 0 : worker.node_of_rank.at(static_cast<std::size_t>(rank)));
     }
     exchange = std::make_unique<Exchange>(own, communicator);
-    if (!buffers.empty()) {
-      buffer_group = communicator.group(setup.replicas);
-    }
   }
+}
+
+MemoryUse HeldStage::memory() const {
+  MemoryUse use;
+  use.weight_bytes = sharded != nullptr ? sharded->weight_bytes() : versions.bytes();
+  use.gradient_bytes =
+      sharded != nullptr ? sharded->gradient_bytes() : static_cast<int64_t>(gradient.nbytes());
+  for (const OptimizerBuffer& buffer : optimizer->state()) {
+    use.optimizer_bytes += static_cast<int64_t>(buffer.tensor.nbytes());
+  }
+  return use;
 }
 
 void HeldStage::average_buffers() {

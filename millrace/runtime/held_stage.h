@@ -12,6 +12,7 @@
 #include "millrace/model/stage.h"
 #include "millrace/runtime/neighbours.h"
 #include "millrace/runtime/optimizer.h"
+#include "millrace/runtime/sharded_state.h"
 #include "millrace/runtime/versions.h"
 
 namespace millrace {
@@ -21,9 +22,10 @@ struct WorkerSetup;
 // Which layers of the model make a stage, and which ranks hold it.
 struct StageSetup {
   int stage = 0;
-  std::vector<int> layers;    // by index
-  int replica = 0;            // of this rank, among the stage's
-  std::vector<int> replicas;  // world ranks, ascending
+  std::vector<int> layers;        // by index
+  int replica = 0;                // of this rank, among the stage's
+  std::vector<int> replicas;      // world ranks, ascending
+  Shard shard = Shard::kNothing;  // what they divide, where there are several
 };
 
 struct HeldStage {
@@ -36,13 +38,14 @@ struct HeldStage {
   StageBorders borders;
   WeightVersions versions;
   std::unique_ptr<Optimizer> optimizer;
-  at::Tensor gradient;  // flat sums
+  at::Tensor gradient;  // flat sums; of a sharded stage undefined where nothing needs them whole
   WeightViews gradient_views;
   Tensors buffers;             // in buffer_slots() order: no versions, updated in order of forwards
   Tensors accumulators;        // of train.batch_norm = "deferred"; else empty
   int64_t buffer_samples = 0;  // that went through training forwards since average_buffers()
-  std::unique_ptr<Exchange> exchange;   // null for a single replica
-  std::unique_ptr<Group> buffer_group;  // of the replicas, where there are buffers; else null
+  std::unique_ptr<Exchange> exchange;     // null for a single replica and for a sharded stage
+  std::unique_ptr<ShardedState> sharded;  // null: all of it is here
+  std::unique_ptr<Group> buffer_group;    // of the replicas, where there are buffers; else null
 
   // The weights that the replicas agree on; undefined where these are their own newest. Collective
   // over the replicas.
@@ -53,6 +56,9 @@ struct HeldStage {
   // Gives all replicas the mean of their buffers, each weighing by what it saw since the last time.
   // Collective over the replicas.
   void average_buffers();
+
+  // Bytes that are here now of weights (all versions), gradient sums and optimizer state.
+  MemoryUse memory() const;
 };
 
 }  // namespace millrace

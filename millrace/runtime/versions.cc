@@ -71,7 +71,11 @@ WeightVersions::Buffer& WeightVersions::find(int64_t version) {
   return const_cast<Buffer&>(std::as_const(*this).find(version));
 }
 
-const WeightViews& WeightVersions::read(int64_t version) const { return find(version).views; }
+const WeightViews& WeightVersions::read(int64_t version) const {
+  const Buffer& buffer = find(version);
+  MILLRACE_CHECK(buffer.flat.defined(), "weights are read before they were gathered");
+  return buffer.views;
+}
 const at::Tensor& WeightVersions::flat(int64_t version) const { return find(version).flat; }
 
 WeightVersions::Buffer& WeightVersions::free_buffer() {
@@ -118,6 +122,25 @@ void WeightVersions::made(int64_t version) {
   }
   newest_version_ = version;
   making_ = kNone;
+}
+
+void WeightVersions::release() {
+  MILLRACE_CHECK(buffers_.size() == 1, "a sharded stage has one version of its weights");
+  buffers_.front().flat.reset();
+  buffers_.front().views.clear();
+}
+
+void WeightVersions::restore(at::Tensor flat) {
+  buffers_.front().views = stage_->views(flat);
+  buffers_.front().flat = std::move(flat);
+}
+
+int64_t WeightVersions::bytes() const {
+  int64_t sum = 0;
+  for (const Buffer& buffer : buffers_) {
+    sum += buffer.flat.defined() ? static_cast<int64_t>(buffer.flat.nbytes()) : 0;
+  }
+  return sum;
 }
 
 at::Tensor& WeightVersions::newest() { return find(newest_version_).flat; }

@@ -40,6 +40,12 @@ class WeightVersions {
   int64_t newest_version() const { return newest_version_; }
   int peak_live() const { return peak_live_; }  // versions, over all segments
 
+  // Of a sharded stage, which has one version: its memory is given back, and read() throws, until
+  // restore() brings the same weights in another buffer.
+  void release();
+  void restore(at::Tensor flat);
+  int64_t bytes() const;  // of all buffers now
+
  private:
   struct Buffer {
     at::Tensor flat;

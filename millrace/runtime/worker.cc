@@ -34,6 +34,19 @@ Worker::Worker(const WorkerSetup& setup, Communicator& communicator)
 
 Worker::~Worker() = default;
 
+void Worker::note_memory() {
+  MemoryUse now;
+  for (const std::unique_ptr<HeldStage>& held : stages_) {
+    const MemoryUse use = held->memory();
+    now.weight_bytes += use.weight_bytes;
+    now.gradient_bytes += use.gradient_bytes;
+    now.optimizer_bytes += use.optimizer_bytes;
+  }
+  peak_memory_.weight_bytes = std::max(peak_memory_.weight_bytes, now.weight_bytes);
+  peak_memory_.gradient_bytes = std::max(peak_memory_.gradient_bytes, now.gradient_bytes);
+  peak_memory_.optimizer_bytes = std::max(peak_memory_.optimizer_bytes, now.optimizer_bytes);
+}
+
 int64_t Worker::train(const TrainSegment& segment) {
   const int rank = communicator_->rank();
   const ActionList& actions = segment.lowered->ranks.at(static_cast<std::size_t>(rank));
@@ -49,6 +62,7 @@ int64_t Worker::train(const TrainSegment& segment) {
           : segment.num_steps * static_cast<int64_t>(setup_.stages.front().replicas.size());
   const int64_t steps = interpret(*segment.lowered, rank, most_steps, handler);
   handler.finish();
+  note_memory();
   return steps;
 }
 

@@ -96,10 +96,13 @@ class Worker {
   const Recorder& recorder() const { return recorder_; }
   // Most bytes that all stashes held at once; 0 unless the setup measures_stash.
   int64_t peak_stash_bytes() const { return peak_stash_bytes_; }
+  // Most bytes, each part's own, of weights, gradients and optimizer state while training.
+  const MemoryUse& peak_memory() const { return peak_memory_; }
 
  private:
   class Training;
   class Evaluation;
+  void note_memory();
   // Waits until the action would end on the emulated device, if there is one.
   void finish(const Action& action, int64_t step, int64_t samples, double start_s) const;
 
@@ -109,6 +112,7 @@ class Worker {
   std::unique_ptr<Group> norm_group_;  // null without clipping or for a single rank
   Recorder recorder_;
   int64_t peak_stash_bytes_ = 0;
+  MemoryUse peak_memory_;
 };
 
 }  // namespace millrace

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "millrace/exchange/shard_group.h"
 #include "millrace/exchange/tensor_port.h"
 #include "millrace/model/stage.h"
 #include "millrace/sim/simulate.h"
@@ -143,6 +144,9 @@ void Emulation::find_tensors(const std::vector<std::vector<int>>& layers, const 
 double Emulation::message_bytes(const MessageTag& tag, const at::Tensor& tensor) const {
   if (!tensor.defined()) {
     return 0;
+  }
+  if (tag.kind == kShardMessage) {
+    return reduction_bytes(tag.stage, tensor);
   }
   if (tag.kind == kRuleMessage) {
     return reduction_bytes(tag.stage, tensor.narrow(0, 0, TensorPort::vector_elements(tensor)));

@@ -117,6 +117,20 @@ void check_on_demand(const LoweredSchedule& lowered) {
   }
 }
 
+// zero-3 frees the weights between a forward and its backward.
+void check_kept_weights(const Model& model, const Plan& plan) {
+  for (const auto& layer : model.layers) {
+    if (plan.shard == Shard::kZero3 && layer->needs_forward_weights()) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("layer \"{}\" keeps the weights of its forward until its backward, "
+                              "and zero-3 is to free them between the two; set shard = \"zero-2\", "
+                              "or use a native layer",
+                              layer->name()))
+          .at_key("parallel.shard");
+    }
+  }
+}
+
 void check_recompute(const Schedule& schedule, const Plan& plan) {
   if (plan.recompute != Recompute::kNothing && !find_policy(schedule.policy).backward_as_forward) {
     throw Error(
@@ -170,6 +184,7 @@ Session::Session(const SessionSetup& setup)
   check_plan(setup.plan, setup.model->layer_names(), setup.model->edges());
   schedule_ = make_schedule(setup.plan.schedule, schedule_config(setup.plan), setup.policy);
   check_recompute(schedule_, setup.plan);
+  check_kept_weights(*setup.model, setup.plan);
   MILLRACE_CHECK(
       world_->num_ranks() == setup.plan.workers,
       fmt::format("a world of {} ranks for {} workers", world_->num_ranks(), setup.plan.workers));
@@ -204,6 +219,7 @@ Session::Session(const SessionSetup& setup)
       held.replica = static_cast<int>(std::find(held.replicas.begin(), held.replicas.end(), rank) -
                                       held.replicas.begin());
       std::sort(held.replicas.begin(), held.replicas.end());
+      held.shard = setup_.plan.shard;
       worker.stages.push_back(std::move(held));
     }
     worker.stage_of_layer = stage_of_layer;
@@ -455,9 +471,39 @@ class Session::SettledWeights {
   std::map<std::pair<int, int>, at::Tensor> weights_;
 };
 
+// While it lives the weights of stages that replicas hold in shards between steps are whole.
+class Session::WholeWeights {
+ public:
+  explicit WholeWeights(Session& session) : session_(session) {
+    session_.run(
+        [this](int rank) { visit_freed(rank, [](ShardedState& sharded) { sharded.gather(); }); });
+  }
+  ~WholeWeights() {
+    for (const int rank : session_.ranks_) {
+      visit_freed(rank, [](ShardedState& sharded) { sharded.free(); });
+    }
+  }
+  WholeWeights(const WholeWeights&) = delete;
+  WholeWeights& operator=(const WholeWeights&) = delete;
+
+ private:
+  template <typename Visit>
+  void visit_freed(int rank, const Visit& visit) {
+    for (const int stage : session_.setup_.plan.stages_of_rank(rank)) {
+      HeldStage& held = session_.workers_[static_cast<std::size_t>(rank)]->held(stage);
+      if (held.sharded != nullptr && held.sharded->frees()) {
+        visit(*held.sharded);
+      }
+    }
+  }
+
+  Session& session_;
+};
+
 LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
                            const std::function<bool()>& stop_requested) {
   average_buffers();
+  const WholeWeights whole(*this);
   const SettledWeights settled(*this);
   LossSums total;
   std::vector<int64_t> order(static_cast<std::size_t>(dataset.size()));
@@ -498,14 +544,13 @@ LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
 
 namespace {
 
-// Every named tensor of a stage: per parameter its weights, those in `flat`, then what the
-// optimizer keeps for it. Tensors that are no parameters (a layer's running statistics) join here.
+// Every named tensor of a stage: per parameter its weights, then what the optimizer keeps for it.
+// Tensors that are no parameters (a layer's running statistics) join here.
 template <typename Visit>
-void visit_tensors(HeldStage& held, const at::Tensor& flat, const Visit& visit) {
-  const WeightViews weights = held.stage.views(flat);
-  const Optimizer& optimizer = *held.optimizer;
+void visit_tensors(const HeldStage& held, const ShardedState::Whole& whole, const Visit& visit) {
+  const WeightViews weights = held.stage.views(whole.weights);
   std::vector<WeightViews> states;
-  for (const OptimizerBuffer& buffer : optimizer.state()) {
+  for (const OptimizerBuffer& buffer : whole.state) {
     states.push_back(held.stage.views(buffer.tensor));
   }
   // Slots come layer by layer in stage order, like the views.
@@ -517,12 +562,43 @@ void visit_tensors(HeldStage& held, const at::Tensor& flat, const Visit& visit) 
       const std::string name = layer + "." + slots[slot].parameter;
       visit(NamedTensor{name, layer, weights[l][p]});
       for (std::size_t i = 0; i < states.size(); ++i) {
-        visit(NamedTensor{name + "/" + optimizer.state()[i].name, layer, states[i][l][p]});
+        visit(NamedTensor{name + "/" + whole.state[i].name, layer, states[i][l][p]});
       }
-      if (optimizer.updates().defined()) {
+      if (whole.updates.defined()) {
         visit(NamedTensor{name + "/updates", layer,
-                          optimizer.updates().select(0, static_cast<int64_t>(slot))});
+                          whole.updates.select(0, static_cast<int64_t>(slot))});
       }
+    }
+  }
+}
+
+// What a stage has that is not sharded.
+ShardedState::Whole all_of(const HeldStage& held) {
+  return {held.versions.newest(), held.optimizer->state(), held.optimizer->updates()};
+}
+
+// Calls `take` with the shape and dtype of the tensor that visit_tensors would name `name`, if
+// there is one, and with what puts this replica's part of a value in place.
+template <typename Take>
+void visit_shards(HeldStage& held, const std::string& name, const Take& take) {
+  ShardedState& sharded = *held.sharded;
+  const std::vector<ParameterSlot>& slots = held.stage.slots();
+  const at::ScalarType dtype = sharded.weights().scalar_type();
+  for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+    const std::string parameter = slots[slot].layer + "." + slots[slot].parameter;
+    if (name == parameter) {
+      take(slots[slot].shape, dtype,
+           [&](const at::Tensor& value) { sharded.load_weights(slot, value); });
+    }
+    for (const OptimizerBuffer& buffer : held.optimizer->state()) {
+      if (name == parameter + "/" + buffer.name) {
+        take(slots[slot].shape, dtype,
+             [&](const at::Tensor& value) { sharded.load_state(slot, value, buffer.tensor); });
+      }
+    }
+    if (held.optimizer->updates().defined() && name == parameter + "/updates") {
+      take(at::IntArrayRef{}, at::kDouble,
+           [&](const at::Tensor& value) { sharded.load_updates(slot, *value.data_ptr<double>()); });
     }
   }
 }
@@ -550,6 +626,7 @@ void Session::average_buffers() {
 std::vector<NamedTensor> Session::state() {
   average_buffers();
   const std::map<std::pair<int, int>, at::Tensor> settled = settle();
+  std::map<int, ShardedState::Whole> whole = collect_shards();
   const int num_stages = setup_.plan.num_stages();
   // What each stage has, as its replica 0 holds it: first the weights of all, then the buffers.
   std::vector<std::vector<NamedTensor>> parts(static_cast<std::size_t>(2 * num_stages));
@@ -565,8 +642,13 @@ std::vector<NamedTensor> Session::state() {
     };
     if (p < num_stages) {
       const auto found = settled.find({rank_of(stage, 0), stage});
-      visit_tensors(held(stage),
-                    found == settled.end() ? held(stage).versions.newest() : found->second, add);
+      const auto joined = whole.find(stage);
+      ShardedState::Whole own =
+          joined == whole.end() ? all_of(held(stage)) : std::move(joined->second);
+      if (found != settled.end()) {
+        own.weights = found->second;
+      }
+      visit_tensors(held(stage), own, add);
     } else {
       visit_buffers(held(stage), add);
     }
@@ -579,6 +661,29 @@ std::vector<NamedTensor> Session::state() {
     std::move(part.begin(), part.end(), std::back_inserter(tensors));
   }
   return tensors;
+}
+
+// Sharded stages whose replica 0 is here, by stage.
+std::map<int, ShardedState::Whole> Session::collect_shards() {
+  std::map<int, ShardedState::Whole> whole;
+  std::mutex mutex;
+  run([&](int rank) {
+    for (const int stage : setup_.plan.stages_of_rank(rank)) {
+      HeldStage& held = workers_[static_cast<std::size_t>(rank)]->held(stage);
+      if (held.sharded == nullptr) {
+        continue;
+      }
+      const std::vector<int>& ranks = setup_.plan.stages[static_cast<std::size_t>(stage)].ranks;
+      const auto root = std::count_if(ranks.begin(), ranks.end(),
+                                      [&](int other) { return other < ranks.front(); });
+      ShardedState::Whole own = held.sharded->collect(static_cast<int>(root));
+      if (held.replica == 0) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        whole[stage] = std::move(own);
+      }
+    }
+  });
+  return whole;
 }
 
 // Brings the other processes' tensors into the leading one's `parts`. `names`: of this process's, a
@@ -615,23 +720,30 @@ void Session::gather_state(std::vector<std::vector<NamedTensor>>& parts, const s
 
 bool Session::load(const std::string& name, const at::Tensor& value) {
   bool found = false;
-  const auto copy = [&](const NamedTensor& tensor) {
-    if (tensor.name != name) {
-      return;
-    }
-    if (!value.sizes().equals(tensor.tensor.sizes()) ||
-        value.scalar_type() != tensor.tensor.scalar_type()) {
+  const auto take = [&](at::IntArrayRef shape, at::ScalarType dtype, const auto& put) {
+    if (!value.sizes().equals(shape) || value.scalar_type() != dtype) {
       throw Error(ErrorCode::kBadFile,
                   "tensor " + name + " has another shape or dtype than this model's");
     }
-    tensor.tensor.copy_(value);
+    put(value);
     found = true;
+  };
+  const auto copy = [&](const NamedTensor& tensor) {
+    if (tensor.name == name) {
+      take(tensor.tensor.sizes(), tensor.tensor.scalar_type(),
+           [&tensor](const at::Tensor& given) { tensor.tensor.copy_(given); });
+    }
   };
   for (int stage = 0; stage < setup_.plan.num_stages(); ++stage) {
     for (int replica = 0; replica < num_replicas(stage); ++replica) {
       if (is_here(rank_of(stage, replica))) {
-        visit_tensors(held(stage, replica), held(stage, replica).versions.newest(), copy);
-        visit_buffers(held(stage, replica), copy);
+        HeldStage& own = held(stage, replica);
+        if (own.sharded != nullptr) {
+          visit_shards(own, name, take);
+        } else {
+          visit_tensors(own, all_of(own), copy);
+        }
+        visit_buffers(own, copy);
       }
     }
   }

@@ -109,6 +109,8 @@ class Session {
   void tell_waits(const StepHooks& hooks);
   void average_buffers();
   class SettledWeights;
+  class WholeWeights;
+  std::map<int, ShardedState::Whole> collect_shards();
   std::map<std::pair<int, int>, at::Tensor> settle();
   void gather_state(std::vector<std::vector<NamedTensor>>& parts, const std::string& names);
   int num_replicas(int stage) const;

@@ -161,7 +161,16 @@ void Worker::Training::forward(const Action& action) {
   measure_stash();
 }
 
+// Before a backward: gradients are added to whole sums.
+void Worker::Training::prepare_gradient(Lane& own) {
+  if (own.held.sharded != nullptr) {
+    own.held.sharded->prepare_gradient();
+    worker_.note_memory();
+  }
+}
+
 void Worker::Training::backward(const Action& action) {
+  prepare_gradient(lane(action));
   run_backward(action, [&](Lane& own, Slot& slot, const WeightViews& weights) {
     slot.input_gradients =
         own.held.stage.backward(slot.stash, weights, slot.gradients, own.held.gradient_views,
@@ -179,6 +188,7 @@ void Worker::Training::weight_gradient(const Action& action) {
   announce(action);
   const double start_s = monotonic_s();
   Lane& own = lane(action);
+  prepare_gradient(own);
   std::vector<Stash*> stashes;
   int64_t samples = 0;
   for (int64_t m = action.first; m <= action.last; ++m) {
@@ -231,9 +241,14 @@ void Worker::Training::reduce(const Action& action) {
   announce(action);
   Lane& own = lane(action);
   HeldStage& held = own.held;
-  MILLRACE_CHECK(held.exchange != nullptr, "REDUCE on a stage with one replica");
   const double start_s = monotonic_s();
   Transfer transfer;
+  if (held.sharded != nullptr) {
+    transfer = held.sharded->reduce();
+    worker_.recorder_.add(action, start_s, monotonic_s(), transfer.wait_s, transfer.bytes);
+    return;
+  }
+  MILLRACE_CHECK(held.exchange != nullptr, "REDUCE on a stage with one replica");
   own.update = update_of(own, first_step(action), last_step(action));
   if (announces(own) && !held.exchange->announced()) {
     // Without a sample in the last backward: the others' layers are told of all the same.
@@ -261,14 +276,17 @@ void Worker::Training::record_beside(HeldStage& held, Action action) {
 void Worker::Training::norm(const Action& action) {
   announce(action);
   const double start_s = monotonic_s();
-  // Replicas hold the same gradient: the first one brings it, the others bring nothing.
+  // Replicas hold the same gradient: the first one brings it, the others bring nothing. Those of a
+  // sharded stage bring their shards.
   at::Tensor sum = at::zeros({1}, at::kDouble);
   bool reports = false;
   for (const std::unique_ptr<HeldStage>& held : worker_.stages_) {
-    if (held->replica == 0) {
+    if (held->sharded != nullptr) {
+      *sum.data_ptr<double>() += squared_norm(held->sharded->gradient());
+    } else if (held->replica == 0) {
       *sum.data_ptr<double>() += squared_norm(held->gradient);
-      reports = reports || held->index == 0;
     }
+    reports = reports || (held->replica == 0 && held->index == 0);
   }
   Transfer transfer;
   if (worker_.norm_group_ != nullptr) {
@@ -305,9 +323,24 @@ void Worker::Training::step(const Action& action) {
   }
 }
 
-void Worker::Training::gather(const Action& action) { announce(action); }
+void Worker::Training::gather(const Action& action) {
+  announce(action);
+  const double start_s = monotonic_s();
+  HeldStage& held = lane(action).held;
+  MILLRACE_CHECK(held.sharded != nullptr, "GATHER of a stage that is not sharded");
+  const Transfer transfer = held.sharded->gather();
+  worker_.note_memory();
+  worker_.recorder_.add(action, start_s, monotonic_s(), transfer.wait_s, transfer.bytes);
+}
 
-void Worker::Training::free(const Action& action) { announce(action); }
+void Worker::Training::free(const Action& action) {
+  announce(action);
+  const double start_s = monotonic_s();
+  HeldStage& held = lane(action).held;
+  MILLRACE_CHECK(held.sharded != nullptr, "FREE of a stage that is not sharded");
+  held.sharded->free();
+  worker_.recorder_.add(action, start_s, monotonic_s(), 0, 0);
+}
 
 // Steps whose minibatches an update applies: one, or a round of replicas without a flush.
 int64_t Worker::Training::first_step(const Action& action) const {
@@ -599,8 +632,41 @@ OptimizerStep Worker::Training::optimizer_step(HeldStage& held, const Update& up
   };
 }
 
+// The update of the replica's own shard. An observer sees all of it.
+void Worker::Training::update_shard(Lane& own, const Action& action) {
+  HeldStage& held = own.held;
+  ShardedState& sharded = *held.sharded;
+  own.update = update_of(own, first_step(action), last_step(action));
+  at::Tensor gradient = sharded.gradient();
+  if (worker_.setup_.divide_twice) {
+    gradient.div_(own.update.samples);
+  }
+  held.versions.buffer_for(action.version);  // the newest's own: nobody reads older weights
+  at::Tensor weights = sharded.weights();
+  if (segment_.observer != nullptr) {
+    segment_.observer->before_update(
+        held.index, held.replica, own.update.step - segment_.first_step,
+        sharded.group().join(gradient), own.update.samples, sharded.group().join(weights));
+  }
+  held.optimizer->update(
+      weights, weights, gradient,
+      {.samples = own.update.samples, .lr = own.update.lr, .clip = clip_, .delta_only = false});
+  held.versions.made(action.version);
+  if (!held.accumulators.empty()) {
+    held.stage.commit(held.accumulators, held.buffers);
+  }
+  if (segment_.observer != nullptr) {
+    segment_.observer->after_update(held.index, held.replica, last_step(action),
+                                    sharded.group().join(weights));
+  }
+}
+
 void Worker::Training::update(Lane& own, const Action& action, Transfer& transfer) {
   HeldStage& held = own.held;
+  if (held.sharded != nullptr) {
+    update_shard(own, action);
+    return;
+  }
   const at::Tensor current = held.versions.newest();
   at::Tensor& target = held.versions.buffer_for(action.version);
   if (held.exchange == nullptr) {

@@ -99,6 +99,8 @@ class Worker::Training final : public ActionHandler {
   LayerDone announcer(Lane& own, int64_t microbatch);
   LayerDone announcer(Lane& own);
   bool announces(const Lane& own) const;
+  void prepare_gradient(Lane& own);
+  void update_shard(Lane& own, const Action& action);
   void update(Lane& own, const Action& action, Transfer& transfer);
   void record_beside(HeldStage& held, Action action);
   OptimizerStep optimizer_step(HeldStage& held, const Update& update) const;
