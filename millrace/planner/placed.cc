@@ -33,7 +33,10 @@ Plan make_placed_plan(const std::string& planner, const PlanRequest& request,
                     .stages = made.num_stages,
                     .replicas = {1},
                     .straight = true};
-  Plan plan = make_plan(planner, chain);
+  // All layers on every worker: as units of equal time.
+  const bool whole = planner == "data-parallel" && config.num_ranks == 1;
+  Plan plan = make_plan(whole ? "equal-time" : planner, chain);
+  plan.planner = planner;
   const Plan alone = make_plan("one", {.profile = request.profile,
                                        .cluster = request.cluster,
                                        .workers = request.workers,

@@ -152,6 +152,8 @@ ScheduleConfig schedule_config(const ParallelConfig& parallel) {
   }
   if (!replicas.empty()) {
     config.copies = replicas.front();
+  } else if (stages == 0 && parallel.plan == "data-parallel") {
+    config.copies = parallel.workers;  // each with all layers, in so many units
   } else if (stages > 0) {
     config.copies = std::max(1, parallel.workers / (stages / config.chunks));
   }

@@ -40,9 +40,9 @@ struct ScheduleConfig {
 // The shape of a plan for its schedule. Throws Error(kInvalidArgument) when its stages and ranks
 // are not those of whole copies of that schedule's placement.
 ScheduleConfig schedule_config(const Plan& plan);
-// The shape that run.toml asks of a schedule that does not deal: as many equal copies as
-// `replicas` says, else as fit beside one another where `stages` is set, else one, on all workers.
-// Throws Error(kInvalidArgument) at the key that does not fit.
+// The shape that run.toml asks of a schedule that does not deal: as many equal copies as `replicas`
+// says, else as fit where `stages` is set, else one on all workers, or with plan = "data-parallel"
+// one on each. Throws Error(kInvalidArgument) at the key that does not fit.
 ScheduleConfig schedule_config(const ParallelConfig& parallel);
 
 // Closed forms of the paper in slots (forward f, backward b), for tests, `millrace list` and the
