@@ -101,7 +101,9 @@ PlanRequest with_run(PlanRequest request, const PlanArgs& args, const std::strin
 
 Candidate plan_by(const std::string& planner, const char* title, const PlanArgs& args,
                   const PlanRequest& request) {
-  return {title, make_plan(planner, with_run(request, args, planner)), {}, ""};
+  Candidate candidate{title, make_plan(planner, with_run(request, args, planner)), {}, ""};
+  candidate.plan.shard = parse_shard(args.shard);
+  return candidate;
 }
 
 // Of the simpler ways. Data parallelism splits each minibatch over its replicas, whatever the

@@ -22,6 +22,7 @@
 #include "millrace/rule/rule.h"
 #include "millrace/runtime/optimizer.h"
 #include "millrace/schedule/registry.h"
+#include "millrace/schedule/shard.h"
 #include "millrace/train/session.h"
 
 namespace millrace {
@@ -90,6 +91,7 @@ class Preparation {
     }
     if (!parallel().planner_chooses_run()) {
       check_batch_norm();  // else once it has chosen
+      check_sharding();
     }
     if (parallel().plan_is_file()) {
       job_.plan = plan_from(read_document(parallel().plan));
@@ -138,6 +140,10 @@ class Preparation {
       }
     }
     if (most == 1) {
+      if (job_.plan.shard != Shard::kNothing) {
+        note(fmt::format("shard {} has nothing to do: no stage has replicas",
+                         to_string(job_.plan.shard)));
+      }
       if (rule.name != "bsp") {
         note(fmt::format("rule {} has nothing to do: no stage has replicas", rule.name));
       }
@@ -203,6 +209,24 @@ class Preparation {
     }
   }
 
+  void check_sharding() const {
+    Plan plan;
+    plan.shard = parallel().shard;
+    plan.rule = parallel().rule;
+    Schedule schedule;
+    schedule.name = parallel().schedule;
+    schedule.flush = has_flush(*find_schedule(parallel().schedule).builtin);
+    check_shard(plan, schedule);
+    if (plan.shard != Shard::kNothing && parallel().deal == "on-demand") {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("shard = \"{}\" has replicas meet in every run of microbatches, and "
+                              "deal = \"on-demand\" lets them go at their own pace; set deal = "
+                              "\"fixed\"",
+                              to_string(plan.shard)))
+          .at_key("parallel.deal");
+    }
+  }
+
   // A plan file says layers and ranks; schedule, rule and microbatches are run.toml's.
   void adopt_plan_file() {
     Plan& plan = job_.plan;
@@ -231,6 +255,7 @@ class Preparation {
     plan.microbatches = parallel().microbatches;
     plan.update = parallel().update;
     plan.recompute = parallel().recompute;
+    plan.shard = parallel().shard;
   }
 
   std::string cache_file(const std::string& what) const {
@@ -604,6 +629,7 @@ class Preparation {
     config.free.clear();
     check_stages();
     check_batch_norm();
+    check_sharding();
     apply_config(job_.plan);
   }
 
@@ -615,6 +641,9 @@ class Preparation {
     }
     if (train().clip_norm && plan.num_stages() > 1 && !has_flush(builtin)) {
       return "clip_norm needs a flush";
+    }
+    if (parallel().shard != Shard::kNothing && (!has_flush(builtin) || plan.rule != "bsp")) {
+      return "sharded state needs a flush and rule bsp";
     }
     const std::vector<std::string> policies = builtin.policies();
     if (!parallel().policy.empty() &&
@@ -709,6 +738,7 @@ class Preparation {
         continue;
       }
       apply_config(plan);
+      plan.shard = Shard::kNothing;
       const bool replicated = std::any_of(plan.stages.begin(), plan.stages.end(),
                                           [](const PlanStage& s) { return s.ranks.size() > 1; });
       // Plain data parallelism splits each minibatch, whatever the schedule of this run does; and
@@ -856,7 +886,10 @@ std::string describe(const Job& job) {
       "batch     {}\n",
       batch_equation(config.train.batch, config.parallel.microbatches, job.num_split_replicas));
   text += fmt::format("optimizer {}\n", describe_optimizer(config.train));
-  text += fmt::format("schedule  {}, rule {}\n", job.plan.schedule, describe_rule(job));
+  text += fmt::format("schedule  {}, rule {}", job.plan.schedule, describe_rule(job));
+  text += job.plan.shard == Shard::kNothing
+              ? "\n"
+              : fmt::format(", state sharded by {}\n", to_string(job.plan.shard));
   text += fmt::format("plan      {} (by {})\n\n", describe(job.plan), job.plan.planner);
   TextTable alternatives({"predicted", "step", "samples/s", "formula", "stages"});
   for (const Alternative& row : job.alternatives) {

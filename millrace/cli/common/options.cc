@@ -218,6 +218,7 @@ class Parser {
               "schedule that will run the plan; default: the planner's choice, or pipedream")
         .text("--rule", plan.rule, "NAME",
               "exchange rule among replicas; default: the planner's choice, or bsp")
+        .text("--shard", plan.shard, "NAME", "state that replicas divide: none, zero-1, -2 or -3")
         .count("--microbatches", plan.microbatches,
                "microbatches of a minibatch, each of the profile's size; default: 1, cut further "
                "where the planner chooses")

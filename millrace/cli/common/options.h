@@ -26,6 +26,7 @@ struct PlanArgs {
   std::string schedule;
   std::string rule;
   std::optional<int> microbatches;
+  std::string shard = "none";
   std::string output;  // -o plan.json
 };
 
