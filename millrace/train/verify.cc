@@ -181,12 +181,14 @@ class Verification {
                      .train = job_.config.train,
                      .timeout_s = job_.config.parallel.timeout_s,
                      .divide_twice = options_.fault == Break::kScale,
-                     .emulation = job_.emulation_or_null()});
+                     .emulation = job_.emulation_or_null(),
+                     .measures_stash = true});
     StepHooks hooks;
     hooks.on_step = [this](int64_t /*step*/, const LossSums& sums) { losses_.push_back(sums); };
     const int64_t done =
         session.train(*job_.data.train, order_, 0, first_step_, result_.steps, hooks, &recording_);
     MILLRACE_CHECK(done == result_.steps, "the run did fewer steps than asked");
+    note_memory(session);
     if (rule_oracle_) {
       rule_oracle_->record(session, recording_);
       return;
@@ -207,6 +209,18 @@ class Verification {
     // Step by step, stages in order, replica 0 first.
     std::stable_sort(updates_.begin(), updates_.end(),
                      [](const RunUpdate& a, const RunUpdate& b) { return a.step < b.step; });
+  }
+
+  void note_memory(const Session& session) {
+    for (int rank = 0; rank < job_.plan.workers; ++rank) {
+      if (!job_.plan.stages_of_rank(rank).empty()) {
+        VerifiedMemory memory{rank, session.worker(rank).peak_memory(),
+                              job_.predicted.ranks.at(static_cast<std::size_t>(rank)).memory};
+        memory.measured.stash_bytes = session.worker(rank).peak_stash_bytes();
+        memory.predicted.border_bytes = 0;
+        result_.memory.push_back(memory);
+      }
+    }
   }
 
   // What one update of one replica read and made, per parameter in the order of the stage's slots.

@@ -38,6 +38,14 @@ struct Difference {
   double relative = 0;
 };
 
+// What a rank held at most of each part, in bytes: as counted in the run, and as simulated. Neither
+// counts what stands at borders here.
+struct VerifiedMemory {
+  int rank = 0;
+  MemoryUse measured;
+  MemoryUse predicted;
+};
+
 struct VerifyResult {
   bool equal = false;
   int64_t steps = 0;
@@ -47,6 +55,7 @@ struct VerifyResult {
   std::optional<Difference> first_difference;
   int64_t compared = 0;  // tensors
   std::vector<std::string> notes;
+  std::vector<VerifiedMemory> memory;  // of ranks that hold a stage
 };
 
 // `config` is prepared by the caller's means (plan from a planner or a file), in float64 whatever

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "millrace/train/internal/recorded_run.h"
 #include "millrace/train/session.h"
 #include "tests/support/torch/tiny.h"
 #include "tests/train/train_testing.h"
@@ -162,6 +163,48 @@ TEST(ShardedTraining, GoesOnFromAnyLayoutBitForBit) {
     second.train(data, order, 0, 10, 10, {});
     for (const auto& [name, tensor] : testing::state_of(second)) {
       EXPECT_TRUE(at::equal(tensor, expected.at(name))) << name;
+    }
+  }
+}
+
+// What `verify` compares: all of every gradient and weight, from every replica; and its fault
+// shows.
+TEST(ShardedTraining, AnObserverSeesWholeGradientsAndWeights) {
+  const Model model = testing::mlp4();
+  const testing::TensorData data = testing::mlp4_data(40);
+  const SampleOrder order(40, 8, 1);
+  const TrainConfig config = config_of("sgd", false);
+  Plan plan = units(model, {3, 4}, 2, 2);
+  internal::RecordedRun expected;
+  Session whole({.model = &model, .plan = plan, .policy = "", .train = config});
+  whole.train(data, order, 0, 0, 5, {}, &expected);
+  for (const Shard shard : kShards) {
+    plan.shard = shard;
+    for (const bool divides_twice : {false, true}) {
+      Session session({.model = &model,
+                       .plan = plan,
+                       .policy = "",
+                       .train = config,
+                       .divide_twice = divides_twice});
+      internal::RecordedRun recording;
+      session.train(data, order, 0, 0, 5, {}, &recording);
+      for (int stage = 0; stage < 2; ++stage) {
+        for (int replica = 0; replica < 2; ++replica) {
+          SCOPED_TRACE(std::string(to_string(shard)) + " stage " + std::to_string(stage));
+          const auto& calls = recording.calls(stage, replica);
+          ASSERT_EQ(calls.size(), 5U);
+          for (std::size_t step = 0; step < calls.size(); ++step) {
+            const auto& other = expected.calls(stage, 0)[step];
+            EXPECT_EQ(calls[step].step, other.step);
+            EXPECT_EQ(at::equal(calls[step].mean_gradient, other.mean_gradient), !divides_twice);
+            const auto number = static_cast<int64_t>(step);
+            EXPECT_EQ(at::equal(recording.after(stage, replica).at(number),
+                                expected.after(stage, 0).at(number)),
+                      !divides_twice);
+          }
+          EXPECT_TRUE(at::equal(calls.front().before, expected.calls(stage, 0).front().before));
+        }
+      }
     }
   }
 }

@@ -3,12 +3,23 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "millrace/base/text.h"
 #include "millrace/cli/common/catalog.h"
 #include "millrace/cli/torch/commands.h"
 
 namespace millrace::cli {
 namespace {
+
+struct Part {
+  const char* name;
+  int64_t MemoryUse::*bytes;
+};
+constexpr std::array<Part, 4> kParts = {{{"weight", &MemoryUse::weight_bytes},
+                                         {"gradient", &MemoryUse::gradient_bytes},
+                                         {"optimizer", &MemoryUse::optimizer_bytes},
+                                         {"stash", &MemoryUse::stash_bytes}}};
 
 Value to_value(const VerifyResult& result) {
   Value value = Value::map();
@@ -35,7 +46,33 @@ Value to_value(const VerifyResult& result) {
     notes.push(Value::of(note));
   }
   value.set("notes", notes);
+  Value memory = Value::list();
+  for (const VerifiedMemory& rank : result.memory) {
+    Value item = Value::map();
+    item.set("rank", Value::of(rank.rank));
+    for (const Part& part : kParts) {
+      item.set(fmt::format("measured_{}_bytes", part.name), Value::of(rank.measured.*part.bytes));
+      item.set(fmt::format("predicted_{}_bytes", part.name), Value::of(rank.predicted.*part.bytes));
+    }
+    memory.push(std::move(item));
+  }
+  value.set("memory", std::move(memory));
   return value;
+}
+
+// "measured / predicted" of each part.
+std::string memory_table(const VerifyResult& result) {
+  TextTable table({"memory, measured / predicted", "weights", "gradients", "optimizer", "stash"});
+  for (const VerifiedMemory& rank : result.memory) {
+    std::vector<std::string> cells = {fmt::format("rank {}", rank.rank)};
+    for (const Part& part : kParts) {
+      cells.push_back(fmt::format("{} / {}",
+                                  format_bytes(static_cast<double>(rank.measured.*part.bytes)),
+                                  format_bytes(static_cast<double>(rank.predicted.*part.bytes))));
+    }
+    table.row(cells);
+  }
+  return table.str();
 }
 
 }  // namespace
@@ -60,6 +97,7 @@ int run_verify(const VerifyArgs& args, Output& output) {
       result.tolerance == 0
           ? std::string("bit for bit")
           : fmt::format("within {:g} of the largest value of a tensor", result.tolerance)));
+  output.text(memory_table(result));
   if (result.equal) {
     output.text(fmt::format("equal: {} steps, {} comparisons, largest difference {:.3g}\n",
                             result.steps, result.compared, result.max_relative_difference));
