@@ -50,8 +50,6 @@ struct ParallelConfig {
   std::optional<int> chunks;  // stages a rank (of each direction); unset: the schedule's own
   Recompute recompute = Recompute::kNothing;
   Shard shard = Shard::kNothing;
-  std::string split = "none";      // or "tensor": layers are split over ranks
-  std::optional<int> split_parts;  // so many ranks a replica; unset: all workers of a stage
   double blend_lambda = 1;         // of policy blend; may be infinite
   std::optional<int>
       microbatch_size;    // when set: batch = microbatch_size x microbatches x replicas
