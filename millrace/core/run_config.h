@@ -50,7 +50,7 @@ struct ParallelConfig {
   std::optional<int> chunks;  // stages a rank (of each direction); unset: the schedule's own
   Recompute recompute = Recompute::kNothing;
   Shard shard = Shard::kNothing;
-  double blend_lambda = 1;         // of policy blend; may be infinite
+  double blend_lambda = 1;  // of policy blend; may be infinite
   std::optional<int>
       microbatch_size;    // when set: batch = microbatch_size x microbatches x replicas
   double timeout_s = 60;  // deadline of every wait on another rank

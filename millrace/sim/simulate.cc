@@ -167,7 +167,8 @@ Simulation simulate(const SimulationInput& input) {
     if (simulation.window_s > 0) {
       rank.bubble_fraction = (simulation.window_s - rank.busy_s) / simulation.window_s;
     }
-    internal::RankMemory memory = internal::memory_of(run, input.lowered, input.costs, input.optimizer_buffers);
+    internal::RankMemory memory =
+        internal::memory_of(run, input.lowered, input.costs, input.optimizer_buffers);
     rank.peak_stash_bytes = memory.peak.stash_bytes;
     rank.peak_in_flight = memory.peak_in_flight;
     rank.peak_weight_versions = memory.peak_weight_versions;
