@@ -364,6 +364,7 @@ Plan plan_from(const Document& document) {
   } catch (const Error& error) {
     throw reader.error("shard", error.message());
   }
+  plan.split_parts = bounded(reader, "split_parts", kMostWorkers, 1);
   plan.objective_s = reader.quantity("objective_s", 0.0);
   plan.minibatch_s = reader.quantity("minibatch_s", 0.0);
   plan.data_parallel_minibatch_s = reader.quantity("data_parallel_minibatch_s", 0.0);
@@ -419,6 +420,7 @@ Value to_value(const Plan& plan) {
   root.set("update", Value::of(to_string(plan.update)));
   root.set("recompute", Value::of(to_string(plan.recompute)));
   root.set("shard", Value::of(to_string(plan.shard)));
+  root.set("split_parts", Value::of(plan.split_parts));
   root.set("workers", Value::of(plan.workers));
   root.set("objective_s", Value::of(plan.objective_s));
   root.set("minibatch_s", Value::of(plan.minibatch_s));

@@ -79,6 +79,9 @@ struct Plan {
   UpdateRule update = UpdateRule::kRound;  // without a flush
   Recompute recompute = Recompute::kNothing;
   Shard shard = Shard::kNothing;
+  // Ranks that hold a part each of every layer that can be split, for each replica of a stage. A
+  // stage's ranks then come replica by replica, the parts of one beside one another.
+  int split_parts = 1;
   int workers = 1;  // ranks there are; a plan may leave some idle
   std::vector<PlanStage> stages;
   // What the planner minimised, by its own formula, and PipeDream's formula for this plan and two

@@ -172,6 +172,10 @@ ParallelConfig parallel_from(Reader& reader) {
       reader, "recompute", {"none", "stage", "layer"}, to_string(config.recompute)));
   config.shard = parse_shard(internal::choice(
       reader, "shard", {"none", "zero-1", "zero-2", "zero-3"}, to_string(config.shard)));
+  config.split = internal::choice(reader, "split", {"none", "tensor"}, config.split);
+  if (reader.raw("split_parts") != nullptr) {
+    config.split_parts = static_cast<int>(bounded(reader, "split_parts", kMostWorkers, 1));
+  }
   config.blend_lambda = reader.number("blend_lambda", config.blend_lambda);
   if (!(config.blend_lambda >= 0)) {
     throw reader.error("blend_lambda",
@@ -358,6 +362,10 @@ Value to_value(const RunConfig& config) {
   }
   set_unless_free("recompute", Value::of(to_string(parallel.recompute)));
   p.set("shard", Value::of(to_string(parallel.shard)));
+  p.set("split", Value::of(parallel.split));
+  if (parallel.split_parts) {
+    p.set("split_parts", Value::of(*parallel.split_parts));
+  }
   p.set("blend_lambda", Value::of(parallel.blend_lambda));
   p.set("timeout_s", Value::of(parallel.timeout_s));
 

@@ -50,7 +50,9 @@ struct ParallelConfig {
   std::optional<int> chunks;  // stages a rank (of each direction); unset: the schedule's own
   Recompute recompute = Recompute::kNothing;
   Shard shard = Shard::kNothing;
-  double blend_lambda = 1;  // of policy blend; may be infinite
+  std::string split = "none";      // or "tensor": layers are split over ranks
+  std::optional<int> split_parts;  // so many ranks a replica; unset: all workers of a stage
+  double blend_lambda = 1;         // of policy blend; may be infinite
   std::optional<int>
       microbatch_size;    // when set: batch = microbatch_size x microbatches x replicas
   double timeout_s = 60;  // deadline of every wait on another rank

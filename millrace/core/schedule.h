@@ -66,6 +66,7 @@ struct LoweredSchedule {
   int64_t round_steps = 1;
   double blend_lambda = 1;  // of policy blend: see millrace/schedule/policy.h
   Shard shard = Shard::kNothing;
+  int split_parts = 1;  // as the plan's
 
   // Index of the rank among the stage's ranks; -1 when it does not hold the stage.
   int replica_of(int rank, int stage) const;

@@ -63,6 +63,20 @@ struct BufferSpec {
 using Tensors = std::vector<at::Tensor>;
 using TensorSpecs = std::vector<TensorSpec>;
 
+// The ranks that hold a part each of a layer that is split, this one among them. All parts call the
+// same functions in the same order. Errors are the communicator's.
+class LayerPeers {
+ public:
+  virtual ~LayerPeers() = default;
+  virtual int part() const = 0;   // of this rank, from 0
+  virtual int parts() const = 0;  // at least 2
+  // All parts' tensors, which differ in no size but that of `dim`, joined along `dim` in order of
+  // parts.
+  virtual at::Tensor gather(const at::Tensor& own, int64_t dim) = 0;
+  // The sum of all parts' tensors, added in order of parts: equal bits everywhere.
+  virtual at::Tensor sum(const at::Tensor& own) = 0;
+};
+
 // What a pass knows beside tensors. Random draws are keyed by (seed, step, layer, place of the
 // sample): equal for every layout, and replayed when a backward or a second forward draws again.
 struct LayerContext {
@@ -77,6 +91,7 @@ struct LayerContext {
   // Likewise its accumulators (Stage::new_accumulators()) where buffers are updated once a step
   // from all its microbatches; empty where every forward updates them.
   at::TensorList accumulators = {};
+  LayerPeers* peers = nullptr;  // of split layers; outlives the pass
 
   // Key of a layer's draws in this step.
   RandomKey draws(const std::string& layer) const {
@@ -114,6 +129,11 @@ class Layer {
   // Whether what it keeps for W has samples first in every tensor, so that the kept of several
   // microbatches, one behind the other, is that of all their samples.
   virtual bool joins_kept() const { return false; }
+
+  // Part `part` of `parts` of this layer, of the same name, whose forward and backward meet the
+  // other parts at LayerContext::peers: takes the same inputs as the whole and returns the same
+  // output and gradients, to rounding. Null where it cannot be split in so many.
+  virtual std::unique_ptr<Layer> split(int /*part*/, int /*parts*/) const { return nullptr; }
 
   // Each input [B, sample_shape...]; weights in parameters() order, then in borrowed() order. What
   // backward needs goes into `saved` (left empty when not training). Does not keep `weights`:
