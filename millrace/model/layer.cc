@@ -56,6 +56,10 @@ std::string to_string(const TensorSpec& spec) {
   return dtype_name(spec.dtype) + " " + internal::shape_text(spec.sample_shape);
 }
 
+RowRange rows_of_part(int64_t count, int part, int parts) {
+  return {count * part / parts, count * (part + 1) / parts};
+}
+
 int64_t ParameterSpec::elements() const { return product(shape); }
 
 }  // namespace millrace

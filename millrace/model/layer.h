@@ -32,6 +32,12 @@ std::string dtype_name(at::ScalarType dtype);  // "float32", "float64", "int64",
 // The dtype that [train] dtype names: float32 or float64, else Error(kInvalidArgument).
 at::ScalarType float_dtype(const std::string& name);
 
+// Rows [begin, end) of a tensor's first dimension.
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 // One parameter of a layer. `bound`: initial values are uniform in [-bound, bound), drawn per
 // element from (seed, layer name, parameter name), so they do not depend on layout; 0 gives zeros;
 // `constant` adds an offset. `initial`, where defined, gives them instead.
@@ -41,6 +47,9 @@ struct ParameterSpec {
   double bound = 0;
   double constant = 0;
   at::Tensor initial = {};
+  // Of a layer that is a part of another: the rows of the whole parameter that these are, in their
+  // order. Empty: the parameter is whole. Initial values are those of the whole's elements.
+  std::vector<RowRange> rows = {};
   int64_t elements() const;
 };
 
@@ -73,9 +82,13 @@ class LayerPeers {
   // All parts' tensors, which differ in no size but that of `dim`, joined along `dim` in order of
   // parts.
   virtual at::Tensor gather(const at::Tensor& own, int64_t dim) = 0;
-  // The sum of all parts' tensors, added in order of parts: equal bits everywhere.
-  virtual at::Tensor sum(const at::Tensor& own) = 0;
+  // The sum of all parts' tensors, added in one order: equal bits everywhere. `own` is
+  // contiguous and given away.
+  virtual at::Tensor sum(at::Tensor own) = 0;
 };
+
+// What part `part` of `parts` gets of `count` rows, as evenly as can be.
+RowRange rows_of_part(int64_t count, int part, int parts);
 
 // What a pass knows beside tensors. Random draws are keyed by (seed, step, layer, place of the
 // sample): equal for every layout, and replayed when a backward or a second forward draws again.

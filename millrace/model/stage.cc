@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "millrace/base/random.h"
 #include "millrace/model/internal/native.h"
+#include "millrace/model/split.h"
 
 namespace millrace {
 namespace {
@@ -29,9 +31,19 @@ int64_t aligned(int64_t elements) {
 template <typename T>
 void fill(T* out, const ParameterSpec& parameter, const RandomKey& key) {
   const int64_t elements = parameter.elements();
-  for (int64_t i = 0; i < elements; ++i) {
-    const double draw = 2.0 * key.uniform(static_cast<uint64_t>(i)) - 1.0;
-    out[i] = static_cast<T>(parameter.constant + parameter.bound * draw);
+  std::vector<RowRange> rows = parameter.rows;
+  int64_t row_elements = 1;
+  if (rows.empty()) {
+    rows.push_back({0, elements});
+  } else {
+    row_elements = elements / parameter.shape.front();
+  }
+  // A draw is an element's of the whole parameter.
+  for (const RowRange& range : rows) {
+    for (int64_t i = range.begin * row_elements; i < range.end * row_elements; ++i) {
+      const double draw = 2.0 * key.uniform(static_cast<uint64_t>(i)) - 1.0;
+      *out++ = static_cast<T>(parameter.constant + parameter.bound * draw);
+    }
   }
 }
 
@@ -109,16 +121,27 @@ std::vector<bool> layers_with_gradient(const Model& model) {
 
 Stage::Stage(const Model& model, int first, int last) : Stage(model, range(model, first, last)) {}
 
-Stage::Stage(const Model& model, std::vector<int> layers, Ties ties)
+Stage::Stage(const Model& model, std::vector<int> layers, Ties ties, StagePart part)
     : model_(&model), layers_(std::move(layers)) {
   check_layers(model, layers_);
   const std::vector<TensorSpec> specs = check_model(model);
   if (ties == Ties::kRefused) {
     check_ties(model, layers_);
   }
+  take_part(part);
   compile(specs, layers_with_gradient(model));
   find_borrowed();
   lay_out();
+}
+
+void Stage::take_part(StagePart part) {
+  const std::set<std::string> split = split_layers(*model_, part.parts);
+  for (const int l : layers_) {
+    const Layer& whole = *model_->layers[static_cast<std::size_t>(l)];
+    if (split.contains(whole.name())) {
+      parts_.emplace(l, whole.split(part.part, part.parts));
+    }
+  }
 }
 
 // Finds the borders, numbers the values, and notes for every layer what it takes and frees.
@@ -163,7 +186,9 @@ void Stage::compile(const std::vector<TensorSpec>& specs, const std::vector<bool
   std::vector<int> last_user(border_of_.size(), -1);
   for (const int l : layers_) {
     Step step;
-    step.layer = model_->layers[static_cast<std::size_t>(l)].get();
+    const auto split = parts_.find(l);
+    step.layer = split == parts_.end() ? model_->layers[static_cast<std::size_t>(l)].get()
+                                       : split->second.get();
     step.has_backward = needs_gradient[static_cast<std::size_t>(l)];
     for (const int from : model_->inputs_of(l)) {
       const int value = value_of[static_cast<std::size_t>(from + 1)];
@@ -210,7 +235,7 @@ void Stage::lay_out() {
     step.flat_begin = flat_elements_;
     for (const ParameterSpec& parameter : parameters) {
       slots_.push_back({step.layer->name(), parameter.name, parameter.shape, flat_elements_,
-                        parameter.elements()});
+                        parameter.elements(), parameter.rows});
       flat_elements_ += aligned(parameter.elements());
     }
     step.flat_end = flat_elements_;
@@ -302,7 +327,7 @@ void Stage::initialize(at::Tensor& flat, uint64_t seed) const {
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       const at::Tensor& view = weights[static_cast<std::size_t>(i)][p];
       if (parameters[p].initial.defined()) {
-        view.copy_(parameters[p].initial);
+        view.copy_(rows_of(parameters[p].initial, parameters[p].rows));
         continue;
       }
       const RandomKey own = key.with(layer(i).name()).with(parameters[p].name);

@@ -15,6 +15,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +32,7 @@ struct ParameterSlot {
   std::vector<int64_t> shape;
   int64_t offset = 0;  // elements; each parameter starts at a multiple of 16 elements
   int64_t elements = 0;
+  std::vector<RowRange> rows = {};  // of the whole parameter; empty: this is all of it
 };
 
 // A buffer of a layer (batch norm's running statistics), in the order of Stage::new_buffers().
@@ -78,13 +81,24 @@ using LayerDone = std::function<void(int64_t begin, int64_t end)>;
 // stage of one layer has copies of its own, which is good for measuring only.
 enum class Ties { kRefused, kCopied };
 
+// The part of every layer that can be split which a stage has; by default all of it.
+struct StagePart {
+  int part = 0;
+  int parts = 1;
+};
+
 class Stage {
  public:
   // Layers of the model by index, ascending; need not be consecutive. The model must outlive the
   // stage. Error(kUnsupported) when a layer borrows a parameter from outside. A borrowed parameter
   // has one place in the flat buffer, its owner's; gradients of its uses are added there as
   // backwards meet them, the last use's first.
-  Stage(const Model& model, std::vector<int> layers, Ties ties = Ties::kRefused);
+  //
+  // With several `parts` each layer that Layer::split() splits in so many is that part of it, but
+  // for layers that share a parameter with another; the others are whole. Passes then need
+  // LayerContext::peers.
+  Stage(const Model& model, std::vector<int> layers, Ties ties = Ties::kRefused,
+        StagePart part = {});
   Stage(const Model& model, int first, int last);  // layers [first, last)
 
   // What forward takes, by producer: tensors of other stages, and the model's input (producer
@@ -154,6 +168,7 @@ class Stage {
     std::size_t num_accumulators = 0;
   };
 
+  void take_part(StagePart part);
   void compile(const std::vector<TensorSpec>& specs, const std::vector<bool>& needs_gradient);
   void lay_out();
   void find_borrowed();
@@ -169,6 +184,7 @@ class Stage {
 
   const Model* model_;
   std::vector<int> layers_;
+  std::map<int, std::shared_ptr<const Layer>> parts_;  // of layers that are split, by index
   bool is_last_ = false;
   std::vector<Border> inputs_;
   std::vector<Border> outputs_;

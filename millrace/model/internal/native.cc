@@ -27,6 +27,11 @@ void expect_float(const Layer& layer, const TensorSpec& input) {
   }
 }
 
+LayerPeers& peers(const Layer& layer, const LayerContext& context) {
+  MILLRACE_CHECK(context.peers != nullptr, "no peers for a part of layer " + layer.name());
+  return *context.peers;
+}
+
 std::string shape_text(at::IntArrayRef sizes) {
   std::string text = "[";
   for (const int64_t size : sizes) {

@@ -24,6 +24,9 @@ const TensorSpec& one_input(const Layer& layer, const TensorSpecs& inputs);
 // Refuses what is neither float32 nor float64.
 void expect_float(const Layer& layer, const TensorSpec& input);
 
+// Where a layer that is a part meets the others.
+LayerPeers& peers(const Layer& layer, const LayerContext& context);
+
 // "[20, 28, 28]"
 std::string shape_text(at::IntArrayRef sizes);
 

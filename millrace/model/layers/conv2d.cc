@@ -24,7 +24,8 @@ class Conv2d final : public Layer {
         kernel_(kernel),
         padding_{padding, padding},
         stride_{stride, stride},
-        bias_(bias) {
+        bias_(bias),
+        own_{0, out} {
     if (in < 1 || out < 1 || kernel < 1 || padding < 0 || stride < 1) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("layer \"{}\" (conv2d): channels, kernel and stride must be at least "
@@ -34,7 +35,22 @@ class Conv2d final : public Layer {
     }
   }
 
+  // Output channels `own` of it.
+  Conv2d(const Conv2d& whole, RowRange own)
+      : Layer(whole.name()),
+        in_(whole.in_),
+        out_(whole.out_),
+        kernel_(whole.kernel_),
+        padding_(whole.padding_),
+        stride_(whole.stride_),
+        bias_(whole.bias_),
+        own_(own) {}
+
   const char* kind() const override { return "conv2d"; }
+  std::unique_ptr<Layer> split(int part, int parts) const override {
+    return out_ >= parts ? std::make_unique<Conv2d>(*this, rows_of_part(out_, part, parts))
+                         : nullptr;
+  }
   bool joins_kept() const override { return true; }
 
   TensorSpec output(const TensorSpecs& inputs) const override {
@@ -54,9 +70,14 @@ class Conv2d final : public Layer {
 
   std::vector<ParameterSpec> parameters() const override {
     const double bound = 1.0 / std::sqrt(static_cast<double>(in_ * kernel_ * kernel_));
-    std::vector<ParameterSpec> specs = {{"weight", {out_, in_, kernel_, kernel_}, bound}};
+    std::vector<ParameterSpec> specs = {{"weight", {own_channels(), in_, kernel_, kernel_}, bound}};
     if (bias_) {
-      specs.push_back({"bias", {out_}, bound});
+      specs.push_back({"bias", {own_channels()}, bound});
+    }
+    for (ParameterSpec& spec : specs) {
+      if (is_part()) {
+        spec.rows = {own_};
+      }
     }
     return specs;
   }
@@ -67,21 +88,28 @@ class Conv2d final : public Layer {
     if (context.training) {
       saved = {inputs[0]};
     }
-    return at::convolution(inputs[0], weights[0], bias_ ? weights[1] : at::Tensor(), stride_,
-                           padding_, kDilation,
-                           /*transposed=*/false, kOutputPadding, /*groups=*/1);
+    at::Tensor result = at::convolution(inputs[0], weights[0], bias_ ? weights[1] : at::Tensor(),
+                                        stride_, padding_, kDilation,
+                                        /*transposed=*/false, kOutputPadding, /*groups=*/1);
+    return is_part() ? internal::peers(*this, context).gather(result, 1) : result;
   }
 
-  Tensors backward_input(const LayerContext&, Tensors& saved, const Tensors& weights,
+  Tensors backward_input(const LayerContext& context, Tensors& saved, const Tensors& weights,
                          const at::Tensor& grad, bool need_input_gradient,
                          Tensors& kept) const override {
     const NativeGuard guard;
-    kept = {std::move(saved[0]), grad};
+    kept = {std::move(saved[0]),
+            is_part() ? grad.narrow(1, own_.begin, own_channels()).contiguous() : grad};
     saved.clear();
     if (!need_input_gradient) {
       return {};
     }
-    return {std::get<0>(differentiate(grad, kept[0], weights[0], {true, false, false}))};
+    at::Tensor result =
+        std::get<0>(differentiate(kept[1], kept[0], weights[0], {true, false, false}));
+    if (is_part()) {
+      result = internal::peers(*this, context).sum(result.contiguous());
+    }
+    return {std::move(result)};
   }
 
   void backward_weight(const LayerContext&, const Tensors& kept,
@@ -108,18 +136,22 @@ class Conv2d final : public Layer {
                                                                const at::Tensor& input,
                                                                const at::Tensor& weight,
                                                                std::array<bool, 3> wanted) const {
-    const std::array<int64_t, 1> bias_sizes = {out_};
+    const std::array<int64_t, 1> bias_sizes = {own_channels()};
     return at::convolution_backward(grad, input, weight, at::IntArrayRef(bias_sizes), stride_,
                                     padding_, kDilation, /*transposed=*/false, kOutputPadding,
                                     /*groups=*/1, wanted);
   }
 
+  int64_t own_channels() const { return own_.end - own_.begin; }
+  bool is_part() const { return own_channels() < out_; }
+
   int64_t in_;
-  int64_t out_;
+  int64_t out_;  // of the whole
   int64_t kernel_;
   std::array<int64_t, 2> padding_;
   std::array<int64_t, 2> stride_;
   bool bias_;
+  RowRange own_;  // output channels of the whole that are here
 };
 
 }  // namespace

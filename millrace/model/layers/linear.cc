@@ -17,7 +17,12 @@ class Linear final : public Layer {
  public:
   // Without an owner the weight is its own.
   Linear(std::string name, std::string owner, int64_t in, int64_t out, bool bias)
-      : Layer(std::move(name)), owner_(std::move(owner)), in_(in), out_(out), bias_(bias) {
+      : Layer(std::move(name)),
+        owner_(std::move(owner)),
+        in_(in),
+        out_(out),
+        bias_(bias),
+        own_{0, out} {
     if (in < 1 || out < 1) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("layer \"{}\" (linear): inputs and outputs must be at least 1, found "
@@ -26,7 +31,16 @@ class Linear final : public Layer {
     }
   }
 
+  // Rows `own` of it, which make as many of its outputs.
+  Linear(const Linear& whole, RowRange own)
+      : Layer(whole.name()), in_(whole.in_), out_(whole.out_), bias_(whole.bias_), own_(own) {}
+
   const char* kind() const override { return "linear"; }
+  std::unique_ptr<Layer> split(int part, int parts) const override {
+    return owner_.empty() && out_ >= parts
+               ? std::make_unique<Linear>(*this, rows_of_part(out_, part, parts))
+               : nullptr;
+  }
   bool joins_kept() const override { return true; }
 
   TensorSpec output(const TensorSpecs& inputs) const override {
@@ -47,10 +61,15 @@ class Linear final : public Layer {
     const double bound = 1.0 / std::sqrt(static_cast<double>(in_));
     std::vector<ParameterSpec> specs;
     if (owner_.empty()) {
-      specs.push_back({"weight", {out_, in_}, bound});
+      specs.push_back({"weight", {own_rows(), in_}, bound});
     }
     if (bias_) {
-      specs.push_back({"bias", {out_}, bound});
+      specs.push_back({"bias", {own_rows()}, bound});
+    }
+    for (ParameterSpec& spec : specs) {
+      if (is_part()) {
+        spec.rows = {own_};
+      }
     }
     return specs;
   }
@@ -67,18 +86,28 @@ class Linear final : public Layer {
     if (context.training) {
       saved = {input};
     }
-    return unrows(
-        bias_ ? at::addmm(weights[1], input, weights[0].t()) : at::mm(input, weights[0].t()),
-        inputs[0]);
+    at::Tensor result =
+        bias_ ? at::addmm(weights[1], input, weights[0].t()) : at::mm(input, weights[0].t());
+    if (is_part()) {
+      result = internal::peers(*this, context).gather(result, 1);
+    }
+    return unrows(result, inputs[0]);
   }
 
-  Tensors backward_input(const LayerContext&, Tensors& saved, const Tensors& weights,
+  Tensors backward_input(const LayerContext& context, Tensors& saved, const Tensors& weights,
                          const at::Tensor& grad, bool need_input_gradient,
                          Tensors& kept) const override {
     const NativeGuard guard;
-    kept = {std::move(saved[0]), rows(grad, out_)};
+    kept = {std::move(saved[0]), rows(grad, out_).narrow(1, own_.begin, own_rows())};
     saved.clear();
-    return need_input_gradient ? Tensors{unrows(at::mm(kept[1], weights[0]), grad)} : Tensors{};
+    if (!need_input_gradient) {
+      return {};
+    }
+    at::Tensor result = at::mm(kept[1], weights[0]);
+    if (is_part()) {
+      result = internal::peers(*this, context).sum(std::move(result));
+    }
+    return {unrows(result, grad)};
   }
 
   void backward_weight(const LayerContext&, const Tensors& kept,
@@ -110,10 +139,14 @@ class Linear final : public Layer {
     return matrix.view(sizes);
   }
 
+  int64_t own_rows() const { return own_.end - own_.begin; }
+  bool is_part() const { return own_rows() < out_; }
+
   std::string owner_;  // of the weight; empty: this layer
   int64_t in_;
-  int64_t out_;
+  int64_t out_;  // of the whole
   bool bias_;
+  RowRange own_;  // rows of the whole that are here
 };
 
 }  // namespace

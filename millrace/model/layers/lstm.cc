@@ -2,8 +2,12 @@
 // step by step; what depends on the input alone, and every weight gradient, is one matrix product
 // over all positions. So the weight half costs three calls, whatever the length.
 //
-// Shapes: T positions, B samples, E inputs, N hidden. Inside, time comes first: a step is then one
-// contiguous piece.
+// Shapes: T positions, B samples, E inputs, N hidden, G = 4 N of the part. Inside, time comes
+// first: a step is then one contiguous piece.
+//
+// A part has some hidden units, all four gates of each. Its state depends on everybody's of the
+// step before, so the parts meet at every step, forward and back.
+#include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -51,7 +55,7 @@ void step_back(const T* __restrict gates, const T* __restrict tanh_cell, const T
 class Lstm final : public Layer {
  public:
   Lstm(std::string name, int64_t in, int64_t hidden)
-      : Layer(std::move(name)), in_(in), hidden_(hidden) {
+      : Layer(std::move(name)), in_(in), hidden_(hidden), own_{0, hidden} {
     if (in < 1 || hidden < 1) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("layer \"{}\" (lstm): inputs and hidden units must be at least 1, "
@@ -60,7 +64,15 @@ class Lstm final : public Layer {
     }
   }
 
+  // Hidden units `own` of it.
+  Lstm(const Lstm& whole, RowRange own)
+      : Layer(whole.name()), in_(whole.in_), hidden_(whole.hidden_), own_(own) {}
+
   const char* kind() const override { return "lstm"; }
+  std::unique_ptr<Layer> split(int part, int parts) const override {
+    return hidden_ >= parts ? std::make_unique<Lstm>(*this, rows_of_part(hidden_, part, parts))
+                            : nullptr;
+  }
 
   TensorSpec output(const TensorSpecs& inputs) const override {
     const TensorSpec& input = internal::one_input(*this, inputs);
@@ -73,9 +85,15 @@ class Lstm final : public Layer {
 
   std::vector<ParameterSpec> parameters() const override {
     const double bound = 1.0 / std::sqrt(static_cast<double>(hidden_));
-    return {{"weight_input", {4 * hidden_, in_}, bound},
-            {"weight_hidden", {4 * hidden_, hidden_}, bound},
-            {"bias", {4 * hidden_}, bound}};
+    std::vector<ParameterSpec> specs = {{"weight_input", {4 * units(), in_}, bound},
+                                        {"weight_hidden", {4 * units(), hidden_}, bound},
+                                        {"bias", {4 * units()}, bound}};
+    for (ParameterSpec& spec : specs) {
+      for (int64_t gate = 0; is_part() && gate < 4; ++gate) {
+        spec.rows.push_back({gate * hidden_ + own_.begin, gate * hidden_ + own_.end});
+      }
+    }
+    return specs;
   }
 
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors& weights,
@@ -85,24 +103,29 @@ class Lstm final : public Layer {
     const int64_t length = inputs[0].size(1);
     at::Tensor input_TBE = inputs[0].transpose(0, 1).contiguous();
     at::Tensor gates_TBG =
-        at::addmm(weights[2], matrix(input_TBE), weights[0].t()).view({length, batch, 4 * hidden_});
-    at::Tensor cells_TBN = at::empty({length, batch, hidden_}, input_TBE.options());
-    at::Tensor states_TBN = at::empty_like(cells_TBN);
+        at::addmm(weights[2], matrix(input_TBE), weights[0].t()).view({length, batch, 4 * units()});
+    at::Tensor cells_TBN = at::empty({length, batch, units()}, input_TBE.options());
+    at::Tensor states_TBN = at::empty({length, batch, hidden_}, input_TBE.options());
     for (int64_t t = 0; t < length; ++t) {
       at::Tensor gates = gates_TBG.select(0, t);
       if (t > 0) {
         gates.addmm_(states_TBN.select(0, t - 1), weights[1].t());
       }
-      const at::Tensor input_and_forget = gates.narrow(1, 0, 2 * hidden_).sigmoid_();
-      const at::Tensor cell_gate = gates.narrow(1, 2 * hidden_, hidden_).tanh_();
-      const at::Tensor output_gate = gates.narrow(1, 3 * hidden_, hidden_).sigmoid_();
+      const at::Tensor input_and_forget = gates.narrow(1, 0, 2 * units()).sigmoid_();
+      const at::Tensor cell_gate = gates.narrow(1, 2 * units(), units()).tanh_();
+      const at::Tensor output_gate = gates.narrow(1, 3 * units(), units()).sigmoid_();
       at::Tensor cell = cells_TBN.select(0, t);
-      at::mul_out(cell, input_and_forget.narrow(1, 0, hidden_), cell_gate);
+      at::mul_out(cell, input_and_forget.narrow(1, 0, units()), cell_gate);
       if (t > 0) {
-        cell.addcmul_(input_and_forget.narrow(1, hidden_, hidden_), cells_TBN.select(0, t - 1));
+        cell.addcmul_(input_and_forget.narrow(1, units(), units()), cells_TBN.select(0, t - 1));
       }
       at::Tensor state = states_TBN.select(0, t);
-      at::mul_out(state, output_gate, at::tanh(cell));
+      if (is_part()) {
+        state.copy_(
+            internal::peers(*this, context).gather(at::mul(output_gate, at::tanh(cell)), 1));
+      } else {
+        at::mul_out(state, output_gate, at::tanh(cell));
+      }
     }
     at::Tensor out = states_TBN.transpose(0, 1).contiguous();
     if (context.training) {
@@ -112,15 +135,18 @@ class Lstm final : public Layer {
     return out;
   }
 
-  Tensors backward_input(const LayerContext&, Tensors& saved, const Tensors& weights,
+  Tensors backward_input(const LayerContext& context, Tensors& saved, const Tensors& weights,
                          const at::Tensor& grad, bool need_input_gradient,
                          Tensors& kept) const override {
     const NativeGuard guard;
-    at::Tensor gate_grad_TBG = back_through_time(saved[1], saved[2], weights[1], grad);
+    at::Tensor gate_grad_TBG = back_through_time(context, saved[1], saved[2], weights[1], grad);
     Tensors result;
     if (need_input_gradient) {
-      const at::Tensor back_TBE =
-          at::mm(matrix(gate_grad_TBG), weights[0]).view({grad.size(1), grad.size(0), in_});
+      at::Tensor back = at::mm(matrix(gate_grad_TBG), weights[0]);
+      if (is_part()) {
+        back = internal::peers(*this, context).sum(std::move(back));
+      }
+      const at::Tensor back_TBE = back.view({grad.size(1), grad.size(0), in_});
       result.push_back(back_TBE.transpose(0, 1).contiguous());
     }
     kept = {std::move(saved[0]), std::move(saved[3]), std::move(gate_grad_TBG)};
@@ -151,28 +177,33 @@ class Lstm final : public Layer {
   static at::Tensor matrix(const at::Tensor& tensor) { return tensor.flatten(0, 1); }
 
   // The gradients of the gates before their activations, all steps.
-  at::Tensor back_through_time(const at::Tensor& gates_TBG, const at::Tensor& cells_TBN,
-                               const at::Tensor& weight_hidden, const at::Tensor& grad) const {
-    const at::Tensor grad_TBN = grad.transpose(0, 1).contiguous();
+  at::Tensor back_through_time(const LayerContext& context, const at::Tensor& gates_TBG,
+                               const at::Tensor& cells_TBN, const at::Tensor& weight_hidden,
+                               const at::Tensor& grad) const {
+    const at::Tensor grad_TBN = grad.transpose(0, 1).narrow(2, own_.begin, units()).contiguous();
     const at::Tensor tanh_cells_TBN = at::tanh(cells_TBN);
     at::Tensor gate_grad_TBG = at::empty_like(gates_TBG);
     const int64_t length = gates_TBG.size(0);
     const int64_t batch = gates_TBG.size(1);
-    at::Tensor cell_grad_BN = at::zeros({batch, hidden_}, gates_TBG.options());
+    at::Tensor cell_grad_BN = at::zeros({batch, units()}, gates_TBG.options());
     for (int64_t t = length - 1; t >= 0; --t) {
       at::Tensor state_grad_BN = grad_TBN.select(0, t);
-      if (t + 1 < length) {
+      if (t + 1 < length && is_part()) {
+        const at::Tensor back_BN = internal::peers(*this, context)
+                                       .sum(at::mm(gate_grad_TBG.select(0, t + 1), weight_hidden));
+        state_grad_BN = at::add(state_grad_BN, back_BN.narrow(1, own_.begin, units()));
+      } else if (t + 1 < length) {
         state_grad_BN = at::addmm(state_grad_BN, gate_grad_TBG.select(0, t + 1), weight_hidden);
       }
       internal::with_float_type(gates_TBG.scalar_type(), [&](auto zero) {
         using T = decltype(zero);
-        const int64_t first = t * batch * hidden_;
-        const int64_t before = first - batch * hidden_;
-        for (int64_t row = 0; row < batch * hidden_; row += hidden_) {
+        const int64_t first = t * batch * units();
+        const int64_t before = first - batch * units();
+        for (int64_t row = 0; row < batch * units(); row += units()) {
           step_back<T>(gates_TBG.data_ptr<T>() + 4 * (first + row),
                        tanh_cells_TBN.data_ptr<T>() + first + row,
                        t == 0 ? nullptr : cells_TBN.data_ptr<T>() + before + row,
-                       state_grad_BN.data_ptr<T>() + row, hidden_, cell_grad_BN.data_ptr<T>() + row,
+                       state_grad_BN.data_ptr<T>() + row, units(), cell_grad_BN.data_ptr<T>() + row,
                        gate_grad_TBG.data_ptr<T>() + 4 * (first + row));
         }
       });
@@ -180,8 +211,12 @@ class Lstm final : public Layer {
     return gate_grad_TBG;
   }
 
+  int64_t units() const { return own_.end - own_.begin; }
+  bool is_part() const { return units() < hidden_; }
+
   int64_t in_;
-  int64_t hidden_;
+  int64_t hidden_;  // of the whole
+  RowRange own_;    // hidden units of the whole that are here
 };
 
 }  // namespace
