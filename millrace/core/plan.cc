@@ -262,7 +262,7 @@ int Plan::max_replicas() const {
   for (const PlanStage& stage : stages) {
     most = std::max(most, stage.ranks.size());
   }
-  return static_cast<int>(most);
+  return static_cast<int>(most) / split_parts;
 }
 
 const char* to_string(UpdateRule update) { return update == UpdateRule::kRound ? "round" : "step"; }
@@ -372,6 +372,10 @@ Plan plan_from(const Document& document) {
   Places places;
   for (Reader& item : reader.objects("stages")) {
     plan.stages.push_back(stage_from(item, plan.num_stages(), places));
+    if (plan.stages.back().ranks.size() % static_cast<std::size_t>(plan.split_parts) != 0) {
+      throw item.error("ranks", fmt::format("expected a multiple of split_parts = {}, found {}",
+                                            plan.split_parts, plan.stages.back().ranks.size()));
+    }
   }
   if (plan.stages.empty()) {
     throw reader.error("stages", "expected at least one stage, found none");

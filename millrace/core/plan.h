@@ -95,6 +95,7 @@ struct Plan {
 
   int num_stages() const { return static_cast<int>(stages.size()); }
   int num_used_ranks() const;
+  // Of the stage that has most; the parts of a split layer are one replica.
   int max_replicas() const;
   // Stages that a rank holds, ascending; none for an idle one.
   std::vector<int> stages_of_rank(int rank) const;

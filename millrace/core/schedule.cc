@@ -263,7 +263,7 @@ ActionLists unroll(const Schedule& schedule, int64_t num_steps) {
 int LoweredSchedule::replica_of(int rank, int stage) const {
   const std::vector<int>& holders = stage_ranks.at(static_cast<std::size_t>(stage));
   const auto found = std::find(holders.begin(), holders.end(), rank);
-  return found == holders.end() ? -1 : static_cast<int>(found - holders.begin());
+  return found == holders.end() ? -1 : static_cast<int>(found - holders.begin()) / split_parts;
 }
 
 Schedule schedule_from(const Document& document) {

@@ -58,7 +58,9 @@ struct LoweredSchedule {
   int64_t num_steps = 1;
   int64_t microbatches_per_step = 1;
   ActionLists ranks;                          // one a world rank; an idle rank's is empty
-  std::vector<std::vector<int>> stage_ranks;  // world ranks that hold each stage: its replicas
+  // World ranks that hold each stage: its replicas; where layers are split, replica by replica the
+  // parts of each, all of which run its list in lockstep.
+  std::vector<std::vector<int>> stage_ranks;
   std::vector<std::vector<int>> rank_stages;  // stages that each rank holds; none for an idle one
   std::vector<StageLink> links;               // which stages hand tensors to which, ascending
   // A run may stop early only after a multiple of so many steps, where all rounds of all stages
@@ -68,7 +70,7 @@ struct LoweredSchedule {
   Shard shard = Shard::kNothing;
   int split_parts = 1;  // as the plan's
 
-  // Index of the rank among the stage's ranks; -1 when it does not hold the stage.
+  // The replica that the rank holds, or holds a part of; -1 when it does not hold the stage.
   int replica_of(int rank, int stage) const;
 };
 

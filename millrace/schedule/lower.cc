@@ -9,6 +9,7 @@
 #include "millrace/base/error.h"
 #include "millrace/schedule/policy.h"
 #include "millrace/schedule/shard.h"
+#include "millrace/schedule/split.h"
 
 namespace millrace {
 namespace {
@@ -353,6 +354,9 @@ const PolicyEntry& fitting_policy(const Schedule& schedule, const std::vector<in
 
 LoweredSchedule lower(const Schedule& schedule, const Plan& plan, int64_t num_steps,
                       const std::vector<StageLink>& links, bool clips) {
+  if (plan.split_parts > 1) {
+    return split_lists(lower(schedule, plan_of_part(plan, 0), num_steps, links, clips), plan);
+  }
   check_stages(plan);
   check_shard(plan, schedule);
   if (clips) {
@@ -426,6 +430,9 @@ LoweredSchedule lower(const Schedule& schedule, int64_t num_steps) {
 
 LoweredSchedule lower_evaluation(const Plan& plan, int64_t num_microbatches,
                                  const std::vector<StageLink>& links) {
+  if (plan.split_parts > 1) {
+    return split_lists(lower_evaluation(plan_of_part(plan, 0), num_microbatches, links), plan);
+  }
   check_stages(plan);
   if (num_microbatches < 1) {
     throw Error(

@@ -12,6 +12,7 @@
 #include "millrace/schedule/language/language.h"
 #include "millrace/schedule/policy.h"
 #include "millrace/schedule/replicate.h"
+#include "millrace/schedule/split.h"
 
 namespace millrace {
 
@@ -59,6 +60,9 @@ int ScheduleConfig::num_parts() const {
 }
 
 ScheduleConfig schedule_config(const Plan& plan) {
+  if (plan.split_parts > 1) {
+    return schedule_config(plan_of_part(plan, 0));
+  }
   const ScheduleBuiltin& builtin = *find_schedule(plan.schedule).builtin;
   ScheduleConfig config;
   config.num_ranks = plan.num_used_ranks();
