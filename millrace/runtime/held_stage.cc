@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "millrace/runtime/clip.h"
 #include "millrace/runtime/worker.h"
 
 namespace millrace {
@@ -36,7 +37,13 @@ FlatLayout layout_of(const Stage& stage, const StageSetup& setup, at::ScalarType
 HeldStage::HeldStage(const WorkerSetup& worker, const StageSetup& setup, Communicator& communicator)
     : index(setup.stage),
       replica(setup.replica),
-      stage(*worker.model, setup.layers),
+      part(setup.part),
+      place(setup.replica * std::max(1, static_cast<int>(setup.parts.size())) + setup.part),
+      peers(setup.parts.size() > 1
+                ? std::make_unique<StagePeers>(communicator, setup.parts, setup.part, setup.stage)
+                : nullptr),
+      stage(*worker.model, setup.layers, Ties::kRefused,
+            {setup.part, std::max(1, static_cast<int>(setup.parts.size()))}),
       borders(*worker.model, stage, worker.stage_of_layer),
       versions(stage, initial_weights(stage, worker.seed)),
       optimizer(
@@ -82,6 +89,19 @@ MemoryUse HeldStage::memory() const {
     use.optimizer_bytes += static_cast<int64_t>(buffer.tensor.nbytes());
   }
   return use;
+}
+
+double HeldStage::squared_gradient_norm() const {
+  if (part == 0) {
+    return squared_norm(gradient);
+  }
+  double sum = 0;
+  for (const ParameterSlot& slot : stage.slots()) {
+    if (!slot.rows.empty()) {
+      sum += squared_norm(gradient.narrow(0, slot.offset, slot.elements));
+    }
+  }
+  return sum;
 }
 
 void HeldStage::average_buffers() {

@@ -13,6 +13,7 @@
 #include "millrace/runtime/neighbours.h"
 #include "millrace/runtime/optimizer.h"
 #include "millrace/runtime/sharded_state.h"
+#include "millrace/runtime/stage_peers.h"
 #include "millrace/runtime/versions.h"
 
 namespace millrace {
@@ -24,16 +25,26 @@ struct StageSetup {
   int stage = 0;
   std::vector<int> layers;        // by index
   int replica = 0;                // of this rank, among the stage's
-  std::vector<int> replicas;      // world ranks, ascending
+  std::vector<int> replicas;      // world ranks, ascending; of split layers those of the same part
   Shard shard = Shard::kNothing;  // what they divide, where there are several
+  int part = 0;                   // of split layers
+  std::vector<int> parts{};       // world ranks of the replica's parts, in order; empty: not split
 };
 
 struct HeldStage {
-  // Collective over the stage's replicas when there are several.
+  // Collective over the stage's replicas when there are several, and over a replica's parts.
   HeldStage(const WorkerSetup& worker, const StageSetup& setup, Communicator& communicator);
+
+  // The squared norm of the gradient sums, of what only this part has: part 0 counts what all have.
+  double squared_gradient_norm() const;
+  // Where split layers meet; null where none are.
+  LayerPeers* layer_peers() const { return peers.get(); }
 
   int index;
   int replica;
+  int part;
+  int place;  // of the rank, among all of the stage, replicas' parts one beside another
+  std::unique_ptr<StagePeers> peers;
   Stage stage;
   StageBorders borders;
   WeightVersions versions;

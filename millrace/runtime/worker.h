@@ -31,8 +31,9 @@ namespace millrace {
 class UpdateObserver {
  public:
   virtual ~UpdateObserver() = default;
-  // `step` is the last one that the update applies; `gradient_sum` what it is about to divide by
-  // `samples`; `before` the weights it is added to.
+  // `replica` is the rank's place among the stage's: where layers are split, replica by replica the
+  // parts. `step` is the last one that the update applies; `gradient_sum` what it is about to
+  // divide by `samples`; `before` the weights it is added to.
   virtual void before_update(int stage, int replica, int64_t step, const at::Tensor& gradient_sum,
                              double samples, const at::Tensor& before) = 0;
   virtual void after_update(int stage, int replica, int64_t step, const at::Tensor& after) = 0;
@@ -77,8 +78,8 @@ struct TrainSegment {
 
 class Worker {
  public:
-  // Collective over the replicas of each stage that has several, and over all used ranks when the
-  // gradient is clipped (makes their groups).
+  // Collective over the replicas of each stage that has several, over a replica's parts, and over
+  // all used ranks when the gradient is clipped (makes their groups).
   Worker(const WorkerSetup& setup, Communicator& communicator);
   ~Worker();
 

@@ -44,12 +44,15 @@ void Worker::Evaluation::forward(const Action& action) {
     }
     Stash stash;
     LossSums sums;
-    own.outputs =
-        stage.forward(LayerContext{.training = false, .buffers = own.held->buffers}, taken,
-                      own.held->versions.newest_views(), batch.target, stash, sums);
-    sums_.loss += sums.loss;
-    sums_.correct += sums.correct;
-    sums_.samples += sums.samples;
+    own.outputs = stage.forward(
+        LayerContext{
+            .training = false, .buffers = own.held->buffers, .peers = own.held->layer_peers()},
+        taken, own.held->versions.newest_views(), batch.target, stash, sums);
+    if (own.held->part == 0) {  // all parts see the same samples
+      sums_.loss += sums.loss;
+      sums_.correct += sums.correct;
+      sums_.samples += sums.samples;
+    }
   }
   // To stages that this rank runs on the microbatch; the others are sent it.
   for (auto& [index, user] : lanes_) {

@@ -124,7 +124,9 @@ Batch Worker::Training::load(const Stage& stage, int64_t number) const {
 void Worker::Training::finish_compute(const Action& action, int64_t samples, double start_s) {
   const double wait_s = loader_ == nullptr ? 0.0 : loader_->take_wait_s();
   worker_.finish(action, last_step(action), samples, start_s + wait_s);
-  worker_.recorder_.add(action, start_s, monotonic_s(), wait_s, 0);
+  StagePeers* peers = lane(action).held.peers.get();
+  const Transfer moved = peers == nullptr ? Transfer{} : peers->take_transfer();
+  worker_.recorder_.add(action, start_s, monotonic_s(), wait_s + moved.wait_s, moved.bytes);
 }
 
 bool Worker::Training::enter_step(int64_t step) {
@@ -276,17 +278,17 @@ void Worker::Training::record_beside(HeldStage& held, Action action) {
 void Worker::Training::norm(const Action& action) {
   announce(action);
   const double start_s = monotonic_s();
-  // Replicas hold the same gradient: the first one brings it, the others bring nothing. Those of a
-  // sharded stage bring their shards.
+  // Replicas hold the same gradient: the first one's parts bring it, the others bring nothing. Those
+  // of a sharded stage bring their shards.
   at::Tensor sum = at::zeros({1}, at::kDouble);
   bool reports = false;
   for (const std::unique_ptr<HeldStage>& held : worker_.stages_) {
     if (held->sharded != nullptr) {
       *sum.data_ptr<double>() += squared_norm(held->sharded->gradient());
     } else if (held->replica == 0) {
-      *sum.data_ptr<double>() += squared_norm(held->gradient);
+      *sum.data_ptr<double>() += held->squared_gradient_norm();
     }
-    reports = reports || (held->replica == 0 && held->index == 0);
+    reports = reports || (held->replica == 0 && held->index == 0 && held->part == 0);
   }
   Transfer transfer;
   if (worker_.norm_group_ != nullptr) {
@@ -375,7 +377,8 @@ Tensors Worker::Training::run_forward(Lane& own, Slot& slot, const WeightViews& 
       .step = segment_.first_step + number / segment_.lowered->microbatches_per_step,
       .first_place = segment_.feed->first_place(number),
       .buffers = buffers,
-      .accumulators = accumulators};
+      .accumulators = accumulators,
+      .peers = own.held.layer_peers()};
   return stage.forward(context, slot.inputs, weights, batch.target, slot.stash, sums);
 }
 
@@ -407,8 +410,10 @@ int64_t Worker::Training::forward_one(Lane& own, const Action& action, int64_t m
   if (held.stage.is_last() && sums.samples > 0) {
     own.losses.loss += sums.loss;
     own.losses.samples += sums.samples;
-    segment_.board->report(fed(own, microbatch) / segment_.lowered->microbatches_per_step,
-                           held.replica, sums);
+    if (held.part == 0) {
+      segment_.board->report(fed(own, microbatch) / segment_.lowered->microbatches_per_step,
+                             held.replica, sums);
+    }
   }
   return slot.samples;
 }
@@ -624,7 +629,7 @@ OptimizerStep Worker::Training::optimizer_step(HeldStage& held, const Update& up
                                 double samples, bool delta_only) {
     const int64_t step = update.step - segment_.first_step;
     if (segment_.observer != nullptr) {
-      segment_.observer->before_update(held.index, held.replica, step, gradient, samples, current);
+      segment_.observer->before_update(held.index, held.place, step, gradient, samples, current);
     }
     held.optimizer->update(
         current, target, gradient,
@@ -689,7 +694,7 @@ void Worker::Training::update(Lane& own, const Action& action, Transfer& transfe
     held.stage.commit(held.accumulators, held.buffers);
   }
   if (segment_.observer != nullptr) {
-    segment_.observer->after_update(held.index, held.replica, last_step(action),
+    segment_.observer->after_update(held.index, held.place, last_step(action),
                                     held.versions.newest());
   }
 }
