@@ -214,6 +214,13 @@ Simulation simulate_plan(const Plan& plan, const Profile& profile, const Cluster
     throw Error(ErrorCode::kInvalidArgument,
                 "expected a plan of at least one stage with a rank, found none");
   }
+  if (plan.split_parts > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("a profile does not say which layers can be split, and this plan has "
+                            "them in {} parts; `millrace train` predicts such plans, with the "
+                            "model at hand",
+                            plan.split_parts));
+  }
   if (batch < 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("expected a batch of at least 1 sample, found {}", batch));

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <filesystem>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "millrace/base/file.h"
@@ -14,6 +15,7 @@
 #include "millrace/core/optimizer_keys.h"
 #include "millrace/core/world_place.h"
 #include "millrace/model/emulated.h"
+#include "millrace/model/split.h"
 #include "millrace/planner/placed.h"
 #include "millrace/planner/planner.h"
 #include "millrace/profiler/measure_cluster.h"
@@ -23,7 +25,9 @@
 #include "millrace/runtime/optimizer.h"
 #include "millrace/schedule/registry.h"
 #include "millrace/schedule/shard.h"
+#include "millrace/schedule/split.h"
 #include "millrace/train/session.h"
+#include "millrace/train/split_prediction.h"
 
 namespace millrace {
 namespace {
@@ -66,6 +70,85 @@ class Preparation {
     }
   }
 
+  // Ranks that hold the parts of a replica of a stage.
+  int parts() const {
+    if (parallel().plan_is_file()) {
+      return job_.plan.split_parts;
+    }
+    if (parallel().split == "none") {
+      return 1;
+    }
+    return parallel().split_parts.value_or(std::max(1, parallel().workers / whole_ranks()));
+  }
+
+  // Ranks of the plan without splitting, as far as run.toml says.
+  int whole_ranks() const {
+    const std::vector<int>& replicas = parallel().replicas;
+    const int sum = std::accumulate(replicas.begin(), replicas.end(), 0);
+    return std::max(1,
+                    replicas.size() > 1 ? sum : parallel().stages.value_or(1) * std::max(1, sum));
+  }
+
+  // What run.toml says of the ranks of one part.
+  ParallelConfig parallel_of_part() const {
+    ParallelConfig config = parallel();
+    config.workers /= parts();
+    return config;
+  }
+
+  void check_split() const {
+    const bool splits = parallel().split != "none";
+    const auto refuse = [](ErrorCode code, const char* key, const std::string& text) {
+      throw Error(code, text).at_key(std::string("parallel.") + key);
+    };
+    if (!splits && parallel().split_parts) {
+      refuse(
+          ErrorCode::kInvalidArgument, "split_parts",
+          "split_parts is of split = \"tensor\", and here no layer is split; set split, or leave "
+          "split_parts out");
+    }
+    if (parallel().plan_is_file() &&
+        (splits != (parts() > 1) || parallel().split_parts.value_or(parts()) != parts())) {
+      refuse(ErrorCode::kInvalidArgument, "split",
+             fmt::format("the plan {} is of {} parts a layer, and run.toml says otherwise; make "
+                         "split and split_parts agree with its split_parts",
+                         parallel().plan, parts()));
+    }
+    if (parts() == 1) {
+      return;
+    }
+    if (parallel().shard != Shard::kNothing) {
+      refuse(ErrorCode::kUnsupported, "shard",
+             fmt::format("shard = \"{}\" divides whole layers among replicas, and split = "
+                         "\"tensor\" has parts of them; set one of the two to \"none\"",
+                         to_string(parallel().shard)));
+    }
+    if (parallel().workers % parts() != 0) {
+      refuse(
+          ErrorCode::kInvalidArgument, "split_parts",
+          fmt::format("{} workers are not replicas of {} parts; make workers = replicas x stages "
+                      "x split_parts",
+                      parallel().workers, parts()));
+    }
+    if (split_layers(job_.model, parts()).empty()) {
+      refuse(
+          ErrorCode::kUnsupported, "split",
+          fmt::format("no layer of {} can be split in {} parts: linear, conv2d and lstm can, that "
+                      "are as wide and share no weight",
+                      job_.model.name, parts()));
+    }
+    if (parallel().deal == "on-demand") {
+      refuse(ErrorCode::kUnsupported, "deal",
+             "deal = \"on-demand\" deals samples to whole replicas, and split = \"tensor\" makes "
+             "them of several ranks; set deal = \"fixed\", or split = \"none\"");
+    }
+    if (job_.config.emulate) {
+      refuse(ErrorCode::kUnsupported, "split",
+             "an emulated device takes an action's time as a whole, in which no parts meet; leave "
+             "[emulate] out, or set split = \"none\"");
+    }
+  }
+
   void check_before_measuring() {
     const auto num_layers = static_cast<int>(job_.model.layers.size());
     // An epoch's order and the actions of a pipeline without a flush are held in memory.
@@ -86,7 +169,7 @@ class Preparation {
     if (!parallel().plan_is_file() && !parallel().planner_chooses_run()) {
       const ScheduleConfig straight{.num_ranks = parallel().stages.value_or(1),
                                     .num_microbatches = parallel().microbatches};
-      make_schedule(parallel().schedule, deals() ? straight : schedule_config(parallel()),
+      make_schedule(parallel().schedule, deals() ? straight : schedule_config(parallel_of_part()),
                     parallel().policy);
     }
     if (!parallel().planner_chooses_run()) {
@@ -97,6 +180,7 @@ class Preparation {
       job_.plan = plan_from(read_document(parallel().plan));
       adopt_plan_file();
     }
+    check_split();
   }
 
   // Those of [rule], and where a rule makes the optimizer's step itself, its momentum and decay.
@@ -130,7 +214,7 @@ class Preparation {
     const RuleEntry& rule = find_rule(job_.plan.rule);
     int most = 1;
     for (const PlanStage& stage : job_.plan.stages) {
-      const auto replicas = static_cast<int>(stage.ranks.size());
+      const int replicas = static_cast<int>(stage.ranks.size()) / job_.plan.split_parts;
       most = std::max(most, replicas);
       if (replicas > 1) {
         RuleConfig config;
@@ -149,6 +233,7 @@ class Preparation {
       }
       return;
     }
+    check_rule_of_parts(rule);
     if (train().clip_norm && !rule.traits.sums_gradients) {
       throw Error(
           ErrorCode::kUnsupported,
@@ -185,6 +270,22 @@ class Preparation {
           fmt::format("rule {}: replicas hold weights of their own; evaluations and checkpoints "
                       "use those they agree on, and --resume starts all replicas from them",
                       rule.name));
+    }
+  }
+
+  // Parts of a replica must come to equal weights of the layers that are whole on all of them: a
+  // rule may go neither by who comes first nor by which elements stand beside one another.
+  void check_rule_of_parts(const RuleEntry& rule) const {
+    const Value* density = job_.plan.rule_options.find("density");
+    const bool chooses = density != nullptr && density->number < 1;
+    if (job_.plan.split_parts > 1 && (rule.traits.serves || rule.traits.ordered || chooses)) {
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("rule {} goes by the order of arrival or chooses elements of a rank's "
+                      "vector, and the parts of a split layer would go apart; set split = "
+                      "\"none\", or rule = \"bsp\"",
+                      chooses ? rule.name + " with density below 1" : rule.name))
+          .at_key("parallel.rule");
     }
   }
 
@@ -533,19 +634,32 @@ class Preparation {
                         .replicas = parallel().replicas,
                         .straight = false};
     fix_run(request);
+    // Planned for the ranks of one part, which then stand for all.
+    const int num_parts = parts();
+    const Profile part = profile_of_part(minibatch, job_.model, num_parts, job_.cluster);
+    PlanRequest of_part{.profile = part,
+                        .cluster = job_.cluster,
+                        .workers = parallel().workers / num_parts,
+                        .stages = parallel().stages,
+                        .replicas = parallel().replicas,
+                        .straight = false};
+    fix_run(of_part);
     if (parallel().planner_chooses_run()) {
-      choose_run(request);
+      choose_run(of_part);
+      job_.plan = split_plan(job_.plan, num_parts);
     } else if (!parallel().plan_is_file() && !deals()) {
-      request.stages.reset();
-      request.replicas.clear();
-      job_.plan = make_placed_plan(parallel().plan, request, parallel().schedule,
-                                   schedule_config(parallel()));
+      of_part.stages.reset();
+      of_part.replicas.clear();
+      job_.plan = make_placed_plan(parallel().plan, of_part, parallel().schedule,
+                                   schedule_config(parallel_of_part()));
       apply_config(job_.plan);
       check_stages();
+      job_.plan = split_plan(job_.plan, num_parts);
     } else if (!parallel().plan_is_file()) {
-      job_.plan = make_plan(parallel().plan, request);
+      job_.plan = make_plan(parallel().plan, of_part);
       check_stages();
       apply_config(job_.plan);
+      job_.plan = split_plan(job_.plan, num_parts);
     } else {
       PlanRequest free = request;
       free.stages.reset();
@@ -553,7 +667,7 @@ class Preparation {
       const Plan formula = make_plan("one", free);
       job_.plan.data_parallel_minibatch_s = formula.data_parallel_minibatch_s;
       job_.plan.one_worker_minibatch_s = formula.one_worker_minibatch_s;
-      job_.plan.minibatch_s = pipedream_minibatch_s(job_.plan, minibatch, job_.cluster);
+      job_.plan.minibatch_s = pipedream_minibatch_s(plan_of_part(job_.plan, 0), part, job_.cluster);
     }
     check_rule();
     job_.config.train.lr_replicas = job_.plan.max_replicas();
@@ -571,8 +685,17 @@ class Preparation {
                        ? whole
                        : profile_for(samples_per_part(replicas), job_.plan.num_used_ranks());
     job_.simulated_as = of_this_run();
-    job_.predicted =
-        simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch, job_.simulated_as);
+    if (num_parts > 1) {
+      job_.predicted =
+          simulate_plan(plan_of_part(job_.plan, 0),
+                        profile_of_part(job_.profile, job_.model, num_parts, job_.cluster),
+                        job_.cluster, train().batch, job_.simulated_as);
+      spread_over_parts(job_.predicted, job_.plan);
+      job_.notes.push_back(split_note());
+    } else {
+      job_.predicted =
+          simulate_plan(job_.plan, job_.profile, job_.cluster, train().batch, job_.simulated_as);
+    }
     job_.plan.memory.clear();
     for (std::size_t rank = 0; rank < job_.predicted.ranks.size(); ++rank) {
       const MemoryUse& memory = job_.predicted.ranks[rank].memory;
@@ -670,6 +793,13 @@ class Preparation {
       return error.message();
     }
     return std::nullopt;
+  }
+
+  std::string split_note() const {
+    const std::set<std::string> split = split_layers(job_.model, job_.plan.split_parts);
+    return fmt::format("split in {} parts: {}; other layers are whole on all parts",
+                       job_.plan.split_parts,
+                       join(std::vector<std::string>(split.begin(), split.end()), ", "));
   }
 
   PlanSimulation of_this_run() const {
@@ -828,7 +958,10 @@ Job prepare(const RunConfig& config, const PrepareOptions& options) {
 double predict_epoch_s(const Job& job, int64_t num_steps) {
   PlanSimulation run = job.simulated_as;
   run.num_steps = num_steps;
-  return simulate_plan(job.plan, job.profile, job.cluster, job.config.train.batch, run)
+  const int parts = job.plan.split_parts;
+  const Profile profile =
+      parts > 1 ? profile_of_part(job.profile, job.model, parts, job.cluster) : job.profile;
+  return simulate_plan(plan_of_part(job.plan, 0), profile, job.cluster, job.config.train.batch, run)
       .trace.window_s;
 }
 

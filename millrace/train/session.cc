@@ -17,11 +17,13 @@
 #include "millrace/base/text.h"
 #include "millrace/comm/inproc/inproc.h"
 #include "millrace/comm/wire.h"
+#include "millrace/model/split.h"
 #include "millrace/runtime/dealer.h"
 #include "millrace/runtime/team.h"
 #include "millrace/schedule/lower.h"
 #include "millrace/schedule/policy.h"
 #include "millrace/schedule/registry.h"
+#include "millrace/schedule/split.h"
 #include "millrace/schedule/validate.h"
 
 namespace millrace {
@@ -199,7 +201,13 @@ Session::Session(const SessionSetup& setup)
   }
   const std::vector<std::vector<int>> stages = stage_layers(setup.plan, *setup.model);
   links_ = stage_links(setup.plan, setup.model->edges());
-  validate(schedule_, setup.plan, links_);
+  validate(schedule_, plan_of_part(setup.plan, 0), links_);  // holds of each part alike
+  if (setup.plan.split_parts > 1 && setup.on_demand) {
+    throw Error(ErrorCode::kUnsupported,
+                "deal = \"on-demand\" deals samples to whole replicas, and here layers are split; "
+                "set deal = \"fixed\", or split = \"none\"")
+        .at_key("parallel.deal");
+  }
   std::vector<int> stage_of_layer(setup.model->layers.size());
   for (std::size_t s = 0; s < stages.size(); ++s) {
     for (const int layer : stages[s]) {
@@ -215,9 +223,17 @@ Session::Session(const SessionSetup& setup)
       StageSetup held;
       held.stage = stage;
       held.layers = stages[static_cast<std::size_t>(stage)];
-      held.replicas = setup_.plan.stages[static_cast<std::size_t>(stage)].ranks;
-      held.replica = static_cast<int>(std::find(held.replicas.begin(), held.replicas.end(), rank) -
-                                      held.replicas.begin());
+      const std::vector<int>& ranks = setup_.plan.stages[static_cast<std::size_t>(stage)].ranks;
+      const auto place = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+      const int parts = setup_.plan.split_parts;
+      held.replica = static_cast<int>(place) / parts;
+      held.part = static_cast<int>(place) % parts;
+      held.replicas =
+          plan_of_part(setup_.plan, held.part).stages[static_cast<std::size_t>(stage)].ranks;
+      if (parts > 1) {
+        held.parts.assign(ranks.begin() + place - held.part,
+                          ranks.begin() + place - held.part + parts);
+      }
       std::sort(held.replicas.begin(), held.replicas.end());
       held.shard = setup_.plan.shard;
       worker.stages.push_back(std::move(held));
@@ -266,12 +282,13 @@ void Session::run(const std::function<void(int)>& work) {
 }
 
 int Session::num_replicas(int stage) const {
-  return static_cast<int>(setup_.plan.stages.at(static_cast<std::size_t>(stage)).ranks.size());
+  return static_cast<int>(setup_.plan.stages.at(static_cast<std::size_t>(stage)).ranks.size()) /
+         setup_.plan.split_parts;
 }
 
-int Session::rank_of(int stage, int replica) const {
+int Session::rank_of(int stage, int replica, int part) const {
   return setup_.plan.stages.at(static_cast<std::size_t>(stage))
-      .ranks.at(static_cast<std::size_t>(replica));
+      .ranks.at(static_cast<std::size_t>(replica * setup_.plan.split_parts + part));
 }
 
 bool Session::is_here(int rank) const { return world_->process_of(rank) == world_->process(); }
@@ -284,8 +301,8 @@ bool Session::agree(bool own) {
   return any;
 }
 
-HeldStage& Session::held(int stage, int replica) {
-  return workers_[static_cast<std::size_t>(rank_of(stage, replica))]->held(stage);
+HeldStage& Session::held(int stage, int replica, int part) {
+  return workers_[static_cast<std::size_t>(rank_of(stage, replica, part))]->held(stage);
 }
 
 const Worker& Session::worker(int rank) const {
@@ -310,7 +327,7 @@ int64_t Session::train(const Dataset& dataset, const SampleOrder& order, int64_t
   const LrSchedule lr(setup_.train, order.steps_per_epoch());
   StepGate gate(lowered.round_steps, [this] { return world_->first_cause().has_value(); });
   StepBoard board([&feed](int64_t step) { return feed.step_samples(step); },
-                  static_cast<int>(plan.stages.back().ranks.size()), clips);
+                  num_replicas(plan.num_stages() - 1), clips);
   TrainSegment segment;
   segment.lowered = &lowered;
   segment.feed = &feed;
@@ -544,8 +561,11 @@ LossSums Session::evaluate(const Dataset& dataset, int64_t batch,
 
 namespace {
 
-// Every named tensor of a stage: per parameter its weights, then what the optimizer keeps for it.
-// Tensors that are no parameters (a layer's running statistics) join here.
+const std::vector<RowRange> kWhole;
+
+// Every named tensor of a stage: per parameter its weights, then what the optimizer keeps for it,
+// with the rows of the whole that it is. Tensors that are no parameters (a layer's running
+// statistics) join here.
 template <typename Visit>
 void visit_tensors(const HeldStage& held, const ShardedState::Whole& whole, const Visit& visit) {
   const WeightViews weights = held.stage.views(whole.weights);
@@ -560,13 +580,15 @@ void visit_tensors(const HeldStage& held, const ShardedState::Whole& whole, cons
     for (std::size_t p = 0; p < weights[l].size(); ++p, ++slot) {
       const std::string& layer = slots[slot].layer;
       const std::string name = layer + "." + slots[slot].parameter;
-      visit(NamedTensor{name, layer, weights[l][p]});
+      const std::vector<RowRange>& rows = slots[slot].rows;
+      visit(NamedTensor{name, layer, weights[l][p]}, rows);
       for (std::size_t i = 0; i < states.size(); ++i) {
-        visit(NamedTensor{name + "/" + whole.state[i].name, layer, states[i][l][p]});
+        visit(NamedTensor{name + "/" + whole.state[i].name, layer, states[i][l][p]}, rows);
       }
       if (whole.updates.defined()) {
         visit(NamedTensor{name + "/updates", layer,
-                          whole.updates.select(0, static_cast<int64_t>(slot))});
+                          whole.updates.select(0, static_cast<int64_t>(slot))},
+              kWhole);
       }
     }
   }
@@ -607,7 +629,8 @@ template <typename Visit>
 void visit_buffers(HeldStage& held, const Visit& visit) {
   const std::vector<BufferSlot>& slots = held.stage.buffer_slots();
   for (std::size_t b = 0; b < slots.size(); ++b) {
-    visit(NamedTensor{slots[b].layer + "." + slots[b].buffer, slots[b].layer, held.buffers[b]});
+    visit(NamedTensor{slots[b].layer + "." + slots[b].buffer, slots[b].layer, held.buffers[b]},
+          kWhole);
   }
 }
 
@@ -628,33 +651,43 @@ std::vector<NamedTensor> Session::state() {
   const std::map<std::pair<int, int>, at::Tensor> settled = settle();
   std::map<int, ShardedState::Whole> whole = collect_shards();
   const int num_stages = setup_.plan.num_stages();
-  // What each stage has, as its replica 0 holds it: first the weights of all, then the buffers.
-  std::vector<std::vector<NamedTensor>> parts(static_cast<std::size_t>(2 * num_stages));
+  const int num_parts = setup_.plan.split_parts;
+  // What each stage has, as its replica 0 holds it: first the weights of all, then the buffers. Of
+  // parts but the first only what they have alone.
+  std::vector<std::vector<NamedTensor>> parts(static_cast<std::size_t>(2 * num_stages * num_parts));
   std::vector<std::string> lines;
-  for (int p = 0; p < 2 * num_stages; ++p) {
-    const int stage = p % num_stages;
-    if (!is_here(rank_of(stage, 0))) {
+  for (int p = 0; p < 2 * num_stages * num_parts; ++p) {
+    const int part = p % num_parts;
+    const int stage = p / num_parts % num_stages;
+    const int rank = rank_of(stage, 0, part);
+    if (!is_here(rank)) {
       continue;
     }
-    const auto add = [&](NamedTensor tensor) {
-      lines.push_back(fmt::format("{}\t{}\t{}", p, tensor.name, tensor.layer));
-      parts[static_cast<std::size_t>(p)].push_back(std::move(tensor));
-    };
-    if (p < num_stages) {
-      const auto found = settled.find({rank_of(stage, 0), stage});
-      const auto joined = whole.find(stage);
-      ShardedState::Whole own =
-          joined == whole.end() ? all_of(held(stage)) : std::move(joined->second);
-      if (found != settled.end()) {
-        own.weights = found->second;
+    const auto add = [&](NamedTensor tensor, const std::vector<RowRange>& rows) {
+      if (part == 0 || !rows.empty()) {
+        lines.push_back(fmt::format("{}\t{}\t{}", p, tensor.name, tensor.layer));
+        parts[static_cast<std::size_t>(p)].push_back(std::move(tensor));
       }
-      visit_tensors(held(stage), own, add);
+    };
+    HeldStage& own = held(stage, 0, part);
+    if (p < num_stages * num_parts) {
+      const auto found = settled.find({rank, stage});
+      const auto collected = whole.find(stage);
+      ShardedState::Whole all =
+          collected == whole.end() ? all_of(own) : std::move(collected->second);
+      if (found != settled.end()) {
+        all.weights = found->second;
+      }
+      visit_tensors(own, all, add);
     } else {
-      visit_buffers(held(stage), add);
+      visit_buffers(own, add);
     }
   }
   if (world_->spans_processes()) {
     gather_state(parts, join(lines, "\n"));
+  }
+  if (num_parts > 1 && world_->leads()) {
+    join_parts(parts);
   }
   std::vector<NamedTensor> tensors;
   for (std::vector<NamedTensor>& part : parts) {
@@ -684,6 +717,40 @@ std::map<int, ShardedState::Whole> Session::collect_shards() {
     }
   });
   return whole;
+}
+
+// Leaves each stage's tensors whole, in the list of its part 0. `parts`: as state() has them, of
+// all processes.
+void Session::join_parts(std::vector<std::vector<NamedTensor>>& parts) const {
+  const int num_parts = setup_.plan.split_parts;
+  const std::vector<std::vector<int>> layers = stage_layers(setup_.plan, *setup_.model);
+  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
+    const std::size_t first = stage * static_cast<std::size_t>(num_parts);
+    std::map<std::string, std::vector<PartialTensor>> pieces;  // by name, in order of parts
+    for (int part = 0; part < num_parts; ++part) {
+      // Which rows another process's part has, the model says.
+      const Stage own(*setup_.model, layers[stage], Ties::kRefused, {part, num_parts});
+      std::map<std::string, std::vector<RowRange>> rows;
+      for (const ParameterSlot& slot : own.slots()) {
+        rows[slot.layer + "." + slot.parameter] = slot.rows;
+      }
+      for (const NamedTensor& each : parts[first + static_cast<std::size_t>(part)]) {
+        const std::vector<RowRange>& of = rows.at(each.name.substr(0, each.name.find('/')));
+        if (!of.empty() && each.tensor.dim() > 0) {
+          pieces[each.name].push_back({each.tensor, of});
+        }
+      }
+    }
+    for (NamedTensor& each : parts[first]) {
+      const auto found = pieces.find(each.name);
+      if (found != pieces.end()) {
+        each.tensor = joined(found->second);
+      }
+    }
+    for (int part = 1; part < num_parts; ++part) {
+      parts[first + static_cast<std::size_t>(part)].clear();
+    }
+  }
 }
 
 // Brings the other processes' tensors into the leading one's `parts`. `names`: of this process's, a
@@ -720,24 +787,32 @@ void Session::gather_state(std::vector<std::vector<NamedTensor>>& parts, const s
 
 bool Session::load(const std::string& name, const at::Tensor& value) {
   bool found = false;
-  const auto take = [&](at::IntArrayRef shape, at::ScalarType dtype, const auto& put) {
-    if (!value.sizes().equals(shape) || value.scalar_type() != dtype) {
+  const auto check = [&name](const at::Tensor& given, at::IntArrayRef shape, at::ScalarType dtype) {
+    if (!given.sizes().equals(shape) || given.scalar_type() != dtype) {
       throw Error(ErrorCode::kBadFile,
                   "tensor " + name + " has another shape or dtype than this model's");
     }
+  };
+  const auto take = [&](at::IntArrayRef shape, at::ScalarType dtype, const auto& put) {
+    check(value, shape, dtype);
     put(value);
     found = true;
   };
-  const auto copy = [&](const NamedTensor& tensor) {
+  const auto copy = [&](const NamedTensor& tensor, const std::vector<RowRange>& rows) {
     if (tensor.name == name) {
-      take(tensor.tensor.sizes(), tensor.tensor.scalar_type(),
-           [&tensor](const at::Tensor& given) { tensor.tensor.copy_(given); });
+      const at::Tensor own = rows_of(value, rows);
+      check(own, tensor.tensor.sizes(), tensor.tensor.scalar_type());
+      tensor.tensor.copy_(own);
+      found = true;
     }
   };
   for (int stage = 0; stage < setup_.plan.num_stages(); ++stage) {
     for (int replica = 0; replica < num_replicas(stage); ++replica) {
-      if (is_here(rank_of(stage, replica))) {
-        HeldStage& own = held(stage, replica);
+      for (int part = 0; part < setup_.plan.split_parts; ++part) {
+        if (!is_here(rank_of(stage, replica, part))) {
+          continue;
+        }
+        HeldStage& own = held(stage, replica, part);
         if (own.sharded != nullptr) {
           visit_shards(own, name, take);
         } else {

@@ -88,10 +88,12 @@ class Session {
   bool agree(bool own);
 
   // All weights, as the replicas agree on them, and what the optimizer keeps for each, in model
-  // order, then all buffers, from replica 0 of each stage. Replicas hold the average of their
-  // buffers afterwards. In a process that does not lead: what its ranks bring.
+  // order, then all buffers, from replica 0 of each stage; parts of split layers joined. Replicas
+  // hold the average of their buffers afterwards. In a process that does not lead: what its ranks
+  // bring, parts by themselves.
   std::vector<NamedTensor> state();
-  // Copies one tensor into every replica of this process; false when no stage here knows the name.
+  // Copies one tensor into every replica of this process, each part taking its own rows; false when
+  // no stage here knows the name.
   // Shape and dtype must fit.
   bool load(const std::string& name, const at::Tensor& value);
 
@@ -100,8 +102,8 @@ class Session {
   const World& world() const { return *world_; }
   // Of this process:
   const Worker& worker(int rank) const;
-  // What the rank that holds the stage's replica keeps of it.
-  HeldStage& held(int stage, int replica = 0);
+  // What the rank that holds the stage's replica, or that part of it, keeps.
+  HeldStage& held(int stage, int replica = 0, int part = 0);
 
  private:
   void run(const std::function<void(int)>& work);
@@ -114,7 +116,8 @@ class Session {
   std::map<std::pair<int, int>, at::Tensor> settle();
   void gather_state(std::vector<std::vector<NamedTensor>>& parts, const std::string& names);
   int num_replicas(int stage) const;
-  int rank_of(int stage, int replica) const;
+  int rank_of(int stage, int replica, int part = 0) const;
+  void join_parts(std::vector<std::vector<NamedTensor>>& parts) const;
   bool is_here(int rank) const;
 
   SessionSetup setup_;

@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "millrace/core/lr_schedule.h"
+#include "millrace/model/split.h"
 #include "millrace/schedule/registry.h"
+#include "millrace/schedule/split.h"
 #include "millrace/train/internal/comparison.h"
 #include "millrace/train/internal/recorded_run.h"
 #include "millrace/train/oracle.h"
@@ -87,6 +89,7 @@ class Verification {
     const Schedule schedule =
         make_schedule(job_.plan.schedule, schedule_config(job_.plan), job_.config.parallel.policy);
     apply_fault(schedule);
+    part_plan_ = plan_of_part(job_.plan, 0);
     check_rule(schedule);
     const int64_t steps_per_epoch = order_.steps_per_epoch();
     result_.steps = std::min(options_.steps, steps_per_epoch);
@@ -114,6 +117,7 @@ class Verification {
  private:
   // Whether replicas exchange anything but sums of gradients.
   bool has_own_law() const { return job_.plan.rule != "bsp" && job_.plan.max_replicas() > 1; }
+  bool is_split() const { return job_.plan.split_parts > 1; }
 
   void check_rule(const Schedule& schedule) const {
     if (job_.config.parallel.deal == "on-demand") {
@@ -121,6 +125,13 @@ class Verification {
                   "verify compares with samples dealt as the plan says, and deal = \"on-demand\" "
                   "deals them to whoever asks first; set deal = \"fixed\"")
           .at_key("parallel.deal");
+    }
+    if (has_own_law() && is_split()) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("verify knows split layers under rule bsp, and rule {} has an oracle "
+                              "of its own that knows none; set rule = \"bsp\", or split = \"none\"",
+                              job_.plan.rule))
+          .at_key("parallel.rule");
     }
     if (has_own_law() && !schedule.flush) {
       throw Error(ErrorCode::kUnsupported,
@@ -194,16 +205,11 @@ class Verification {
       return;
     }
     // Stage objects die with the session; what is needed of them is copied per parameter now.
-    for (int s = 0; s < job_.plan.num_stages(); ++s) {
-      const std::vector<int>& ranks = job_.plan.stages[static_cast<std::size_t>(s)].ranks;
-      const Stage& stage = session.held(s).stage;
-      slots_.push_back(stage.slots());
-      for (int replica = 0; replica < static_cast<int>(ranks.size()); ++replica) {
-        for (const RecordedRun::OptimizerCall& call : recording_.calls(s, replica)) {
-          updates_.push_back({call.step, s, replica, parameters(stage, call.mean_gradient),
-                              parameters(stage, call.before),
-                              parameters(stage, recording_.after(s, replica).at(call.step))});
-        }
+    for (int s = 0; s < part_plan_.num_stages(); ++s) {
+      const std::size_t replicas = part_plan_.stages[static_cast<std::size_t>(s)].ranks.size();
+      slots_.push_back(session.held(s).stage.slots());
+      for (int replica = 0; replica < static_cast<int>(replicas); ++replica) {
+        record_replica(session, s, replica);
       }
     }
     // Step by step, stages in order, replica 0 first.
@@ -221,6 +227,56 @@ class Verification {
         result_.memory.push_back(memory);
       }
     }
+  }
+
+  // The updates of one replica, its parts' parameters joined.
+  void record_replica(Session& session, int stage, int replica) {
+    const int parts = job_.plan.split_parts;
+    const std::size_t num_calls = recording_.calls(stage, replica * parts).size();
+    for (std::size_t call = 0; call < num_calls; ++call) {
+      std::vector<std::vector<at::Tensor>> gradients;
+      std::vector<std::vector<at::Tensor>> before;
+      std::vector<std::vector<at::Tensor>> after;
+      std::vector<const Stage*> stages;
+      int64_t step = 0;
+      for (int part = 0; part < parts; ++part) {
+        const int place = replica * parts + part;
+        const RecordedRun::OptimizerCall& own = recording_.calls(stage, place).at(call);
+        stages.push_back(&session.held(stage, replica, part).stage);
+        step = own.step;
+        gradients.push_back(parameters(*stages.back(), own.mean_gradient));
+        before.push_back(parameters(*stages.back(), own.before));
+        after.push_back(parameters(*stages.back(), recording_.after(stage, place).at(own.step)));
+      }
+      updates_.push_back({step, stage, replica, whole(stages, gradients, step, "gradient of "),
+                          whole(stages, before, step, "weights before: "),
+                          whole(stages, after, step, "weights after: ")});
+    }
+  }
+
+  // Each parameter as all parts have it together. Layers that are not split must be equal on all.
+  std::vector<at::Tensor> whole(const std::vector<const Stage*>& stages,
+                                const std::vector<std::vector<at::Tensor>>& of_parts, int64_t step,
+                                const std::string& what) {
+    std::vector<at::Tensor> all = of_parts.front();
+    for (std::size_t p = 0; p < all.size() && stages.size() > 1; ++p) {
+      std::vector<PartialTensor> pieces;
+      for (std::size_t part = 0; part < stages.size(); ++part) {
+        const ParameterSlot& slot = stages[part]->slots()[p];
+        if (!slot.rows.empty()) {
+          pieces.push_back({of_parts[part][p], slot.rows});
+        } else if (part > 0) {
+          unlike_parts_.push_back(
+              {step, slot.layer,
+               fmt::format("part {}'s {}{} against part 0's", part, what, slot.parameter),
+               relative_difference(of_parts[part][p], all[p])});
+        }
+      }
+      if (!pieces.empty()) {
+        all[p] = joined(pieces);
+      }
+    }
+    return all;
   }
 
   // What one update of one replica read and made, per parameter in the order of the stage's slots.
@@ -286,10 +342,13 @@ class Verification {
     }
   }
 
-  // Replicas of a stage must hold the same bits after every update, whatever the tolerance against
-  // the oracle.
+  // Replicas of a stage, and parts of a layer that is whole on all, must hold the same bits after
+  // every update, whatever the tolerance against the oracle.
   void compare_replicas() {
     Comparison compare(result_, 0.0);
+    for (const UnlikeParts& each : unlike_parts_) {
+      compare.note(each.step, 0, each.layer, each.what, each.relative);
+    }
     const RunUpdate* first = nullptr;
     for (const RunUpdate& update : updates_) {
       if (update.replica == 0) {
@@ -367,7 +426,7 @@ class Verification {
                 "has when it enters"
               : "one thread, delayed SGD: stage s runs its replica's k-th minibatch on the weights "
                 "after max(0, k-w) backwards, w = ceil(ranks from s on / replicas of s) - 1";
-      const auto oracle = std::make_shared<DelayedSgdOracle>(job_.model, job_.plan, vertical_sync,
+      const auto oracle = std::make_shared<DelayedSgdOracle>(job_.model, part_plan_, vertical_sync,
                                                              job_.config.train, lr_of_step());
       return [this, oracle](int64_t step, const int64_t* indices, int64_t count) {
         return oracle->step(trained_data(), indices, count, step + 1 == result_.steps,
@@ -379,7 +438,7 @@ class Verification {
         "each forward and backward",
         schedule.name, schedule.policy);
     const auto oracle = std::make_shared<ReplayOracle>(
-        job_.model, job_.plan, schedule, result_.steps, schedule.policy,
+        job_.model, part_plan_, schedule, result_.steps, schedule.policy,
         job_.config.parallel.blend_lambda, job_.config.train, lr_of_step());
     return [this, oracle](int64_t step, const int64_t* indices, int64_t count) {
       return oracle->step(trained_data(), indices, count, first_step_ + step);
@@ -387,10 +446,11 @@ class Verification {
   }
 
   void compare_delayed(const Schedule& schedule) {
-    result_.tolerance = 0;
+    // Parts add up input gradients in another order than one process.
+    result_.tolerance = is_split() ? kFlushTolerance : 0;
     const StepOracle oracle = delayed_oracle(schedule);
     const std::vector<int64_t> epoch = order_.epoch(0);
-    Comparison compare(result_, 0.0);
+    Comparison compare(result_, result_.tolerance);
     auto update = updates_.begin();
     for (int64_t step = 0; step < result_.steps; ++step) {
       const auto [indices, count] = samples(epoch, step);
@@ -413,8 +473,17 @@ class Verification {
     compare_replicas();
   }
 
+  // A comparison of two parts of a replica.
+  struct UnlikeParts {
+    int64_t step;
+    std::string layer;
+    std::string what;
+    double relative;
+  };
+
   Job job_;
   VerifyOptions options_;
+  Plan part_plan_;  // as the ranks of part 0 see it: what the oracles know
   SampleOrder order_;
   std::unique_ptr<Dataset> changed_;  // null: data.train as it is
   std::string policy_;
@@ -424,6 +493,7 @@ class Verification {
   std::vector<LossSums> losses_;
   std::vector<std::vector<ParameterSlot>> slots_;  // of each stage
   std::vector<RunUpdate> updates_;                 // by step, stage, replica
+  std::vector<UnlikeParts> unlike_parts_;
   VerifyResult result_;
 };
 
