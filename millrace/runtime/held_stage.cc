@@ -114,9 +114,9 @@ void HeldStage::average_buffers() {
   const double samples = *all.data_ptr<double>();
   for (at::Tensor& buffer : buffers) {
     if (samples > 0) {
-      at::Tensor part = buffer.mul(own / samples);
-      buffer_group->all_reduce_sum(part);
-      buffer.copy_(part);
+      at::Tensor share = buffer.mul(own / samples);
+      buffer_group->all_reduce_sum(share);
+      buffer.copy_(share);
     }
   }
 }
