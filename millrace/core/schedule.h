@@ -57,7 +57,7 @@ struct LoweredSchedule {
   int num_stages = 1;
   int64_t num_steps = 1;
   int64_t microbatches_per_step = 1;
-  ActionLists ranks;                          // one a world rank; an idle rank's is empty
+  ActionLists ranks;  // one a world rank; an idle rank's is empty
   // World ranks that hold each stage: its replicas; where layers are split, replica by replica the
   // parts of each, all of which run its list in lockstep.
   std::vector<std::vector<int>> stage_ranks;

@@ -3,8 +3,8 @@
 // by lowering, simulator, sessions and `verify`. Pure functions.
 //
 // Replicas of parts are the data and model parallelism of Shrivastava et al., "A Data and
-// Model-Parallel, Distributed and Scalable Framework for Training of Deep Networks in Apache Spark",
-// 2017; how they compose with pipelines and rules is ours.
+// Model-Parallel, Distributed and Scalable Framework for Training of Deep Networks in Apache
+// Spark", 2017; how they compose with pipelines and rules is ours.
 #pragma once
 
 #include "millrace/core/plan.h"

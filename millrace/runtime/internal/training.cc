@@ -278,8 +278,8 @@ void Worker::Training::record_beside(HeldStage& held, Action action) {
 void Worker::Training::norm(const Action& action) {
   announce(action);
   const double start_s = monotonic_s();
-  // Replicas hold the same gradient: the first one's parts bring it, the others bring nothing. Those
-  // of a sharded stage bring their shards.
+  // Replicas hold the same gradient: the first one's parts bring it, the others bring nothing.
+  // Those of a sharded stage bring their shards.
   at::Tensor sum = at::zeros({1}, at::kDouble);
   bool reports = false;
   for (const std::unique_ptr<HeldStage>& held : worker_.stages_) {
