@@ -204,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"lstm", [] { return lstm("r", 4, 6); }, {5, 4}},
                       Case{"odd_lstm", [] { return lstm("r", 3, 5); }, {4, 3}},
                       Case{"one_step", [] { return lstm("r", 3, 4); }, {1, 3}}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& test) { return test.param.name; });
 
 TEST(SplitLayersTest, SayWhatStaysWhole) {
   EXPECT_EQ(linear("l", 4, 3)->split(0, 4), nullptr) << "3 rows for 4 parts";

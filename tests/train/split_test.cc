@@ -106,8 +106,8 @@ Outcome train(const Job& job, const Plan& plan, int64_t epochs, int64_t steps) {
   return outcome;
 }
 
-// FC, CNN and LSTM: 50 steps; in float32 but for the CNN, where a rounding decides now and then
-// which pixel a pool takes, and everything after goes another way.
+// FC, CNN and LSTM: 50 steps; in float32 but for the CNN, where a rounding may decide which pixel a
+// pool takes, and everything after goes another way.
 TEST_F(SplitRuns, LossesAreThoseOfWholeLayers) {
   for (const std::string model : {"mlp", "lenet", "lstm-lm"}) {
     Job job;
