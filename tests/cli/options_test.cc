@@ -89,7 +89,8 @@ TEST(OptionsTest, DefaultsOfPlanAreThoseOfItsStruct) {
   EXPECT_EQ(result.options.plan.workers, 0);
   EXPECT_FALSE(result.options.plan.stages.has_value());
   EXPECT_TRUE(result.options.plan.replicas.empty());
-  EXPECT_EQ(result.options.plan.microbatches, 1);
+  EXPECT_FALSE(result.options.plan.microbatches.has_value()) << "the planner's choice, or 1";
+  EXPECT_EQ(result.options.plan.shard, "none");
 }
 
 TEST(OptionsTest, ScheduleAndSimulateTakeTheSameSources) {

@@ -88,7 +88,7 @@ void time_link(std::vector<Flight>& flights, const Cluster* cluster,
 
 }  // namespace
 
-void time_flights(std::vector<Flight> flights, const Cluster* cluster,
+void time_flights(const std::vector<Flight>& flights, const Cluster* cluster,
                   std::vector<RecordedMessage>& messages) {
   std::map<std::tuple<bool, int, int>, std::vector<Flight>> links;
   for (const Flight& flight : flights) {

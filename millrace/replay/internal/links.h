@@ -19,7 +19,7 @@ struct Flight {
 // Writes wire_s and latency_s of all messages. A link carries one message at a time, in the order
 // of sending. Of a message that was not observed: the median of its group, else of its link per
 // byte, else 0, and never longer than until it was there.
-void time_flights(std::vector<Flight> flights, const Cluster* cluster,
+void time_flights(const std::vector<Flight>& flights, const Cluster* cluster,
                   std::vector<RecordedMessage>& messages);
 
 }  // namespace millrace::internal
