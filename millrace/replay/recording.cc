@@ -83,7 +83,7 @@ void add_messages(const Trace& trace, const Matches& matches, const Cluster* clu
     }
     recording.messages.push_back(message);
   }
-  internal::time_flights(std::move(flights), cluster, recording.messages);
+  internal::time_flights(flights, cluster, recording.messages);
 }
 
 // When a reduction's first member left it.
