@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <queue>
@@ -24,6 +25,28 @@ const std::vector<std::string>& measured_fields() {
   return kFields;
 }
 
+std::vector<int64_t> shape_from(Reader& reader, const std::string& key) {
+  std::vector<int64_t> shape;
+  if (!reader.has(key)) {
+    return shape;
+  }
+  for (const double extent : reader.numbers(key)) {
+    if (!(extent >= 0) || extent > 1e15 || extent != std::floor(extent)) {
+      throw reader.error(key, fmt::format("expected whole numbers from 0, found {}", extent));
+    }
+    shape.push_back(static_cast<int64_t>(extent));
+  }
+  return shape;
+}
+
+Value list_of(const std::vector<int64_t>& shape) {
+  Value list = Value::list();
+  for (const int64_t extent : shape) {
+    list.push(Value::of(extent));
+  }
+  return list;
+}
+
 LayerProfile layer_from(Reader& reader) {
   LayerProfile layer;
   layer.name = reader.text("name");
@@ -39,6 +62,16 @@ LayerProfile layer_from(Reader& reader) {
   layer.stash_bytes = reader.count("stash_bytes", 0);
   layer.kept_bytes = reader.count("kept_bytes", 0, layer.stash_bytes);
   layer.shared_stash_bytes = reader.count("shared_stash_bytes", 0, 0);
+  layer.forward_spread_s = reader.quantity("forward_spread_s", 0.0);
+  layer.input_gradient_spread_s = reader.quantity("input_gradient_spread_s", 0.0);
+  layer.weight_gradient_spread_s = reader.quantity("weight_gradient_spread_s", 0.0);
+  layer.forward_flops = reader.quantity("forward_flops", 0.0);
+  layer.input_gradient_flops = reader.quantity("input_gradient_flops", 0.0);
+  layer.weight_gradient_flops = reader.quantity("weight_gradient_flops", 0.0);
+  layer.kind = reader.text("kind", "");
+  layer.input_shape = shape_from(reader, "input_shape");
+  layer.output_shape = shape_from(reader, "output_shape");
+  layer.weight_shape = shape_from(reader, "weight_shape");
   if (reader.has("estimated")) {
     layer.estimated = reader.texts("estimated");
   }
@@ -170,6 +203,7 @@ Profile profile_from(const Document& document) {
                        fmt::format("expected a number of ranks, found {}", busy_ranks));
   }
   profile.busy_ranks = static_cast<int>(busy_ranks);
+  profile.peak_flops_per_s = reader.quantity("peak_flops_per_s", 0.0);
 
   Indices indices;
   for (Reader& item : reader.objects("layers")) {
@@ -208,6 +242,7 @@ Value to_value(const Profile& profile) {
   root.set("dtype", Value::of(profile.dtype));
   root.set("samples_per_microbatch", Value::of(profile.samples_per_microbatch));
   root.set("busy_ranks", Value::of(profile.busy_ranks));
+  root.set("peak_flops_per_s", Value::of(profile.peak_flops_per_s));
   Value layers = Value::list();
   for (const LayerProfile& layer : profile.layers) {
     Value item = Value::map();
@@ -221,6 +256,18 @@ Value to_value(const Profile& profile) {
     item.set("stash_bytes", Value::of(layer.stash_bytes));
     item.set("kept_bytes", Value::of(layer.kept_bytes));
     item.set("shared_stash_bytes", Value::of(layer.shared_stash_bytes));
+    item.set("forward_spread_s", Value::of(layer.forward_spread_s));
+    item.set("input_gradient_spread_s", Value::of(layer.input_gradient_spread_s));
+    item.set("weight_gradient_spread_s", Value::of(layer.weight_gradient_spread_s));
+    item.set("forward_flops", Value::of(layer.forward_flops));
+    item.set("input_gradient_flops", Value::of(layer.input_gradient_flops));
+    item.set("weight_gradient_flops", Value::of(layer.weight_gradient_flops));
+    if (!layer.kind.empty()) {
+      item.set("kind", Value::of(layer.kind));
+      item.set("input_shape", list_of(layer.input_shape));
+      item.set("output_shape", list_of(layer.output_shape));
+      item.set("weight_shape", list_of(layer.weight_shape));
+    }
     if (!layer.estimated.empty()) {
       Value estimated = Value::list();
       for (const std::string& field : layer.estimated) {

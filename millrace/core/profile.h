@@ -26,8 +26,25 @@ struct LayerProfile {
   // Alive from forward to backward, too, but made by a layer before and counted in its stash: adds
   // to the stash of a stage that starts here.
   int64_t shared_stash_bytes = 0;
+  // Half the distance between the first and third quarter of the repeats of each time above; 0
+  // where it is unknown.
+  double forward_spread_s = 0;
+  double input_gradient_spread_s = 0;
+  double weight_gradient_spread_s = 0;
+  // Multiplications and additions of one forward pass, counted from shapes; the halves of the
+  // backward likewise. 0 where the layer does not count them.
+  double forward_flops = 0;
+  double input_gradient_flops = 0;
+  double weight_gradient_flops = 0;
+  // What the layer is, for those who predict its times: Layer::kind, and the shapes of one sample
+  // (of all inputs' first) and of its first parameter. Empty where unknown.
+  std::string kind;
+  std::vector<int64_t> input_shape;
+  std::vector<int64_t> output_shape;
+  std::vector<int64_t> weight_shape;
   std::vector<std::string> estimated;  // names of fields above that were not measured
 
+  double flops() const { return forward_flops + input_gradient_flops + weight_gradient_flops; }
   double backward_s() const { return input_gradient_s + weight_gradient_s; }
   double compute_s() const { return forward_s + backward_s(); }
   bool operator==(const LayerProfile&) const = default;
@@ -44,7 +61,10 @@ struct Profile {
   std::string machine;  // processor name and core count; empty when unknown
   std::string dtype = "float32";
   int64_t samples_per_microbatch = 1;
-  int busy_ranks = 1;                // ranks of the machine that were busy while it was measured
+  int busy_ranks = 1;  // ranks of the machine that were busy while it was measured
+  // Most FLOPs a second that one rank reached in a matrix product while all `busy_ranks`
+  // multiplied; 0 where it was not measured.
+  double peak_flops_per_s = 0;
   std::vector<LayerProfile> layers;  // in an order that respects the edges
   std::vector<ProfileEdge>
       edges;  // empty in a file means a chain in order; always explicit in memory

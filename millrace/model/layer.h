@@ -126,6 +126,9 @@ class Layer {
   // expected and found number of inputs, shape or dtype.
   virtual TensorSpec output(const TensorSpecs& inputs) const = 0;
   virtual std::vector<ParameterSpec> parameters() const = 0;
+  // Multiplications and additions of a forward pass over one sample, from shapes; each half of the
+  // backward that reads or writes weights costs as much again. 0: not counted.
+  virtual double forward_flops(const TensorSpecs& /*inputs*/) const { return 0; }
   // Of other layers. Not counted, initialized, updated or saved a second time.
   virtual std::vector<BorrowedParameter> borrowed() const { return {}; }
   virtual std::vector<BufferSpec> buffers() const { return {}; }
