@@ -42,17 +42,21 @@ ip -n "$right" addr add 10.77.0.2/24 dev "vb$$"
 for end in "$left va$$" "$right vb$$"; do
   read -r space device <<< "$end"
   ip -n "$space" link set lo up
+  # Packets no larger than the bucket, and a bucket that holds no more than a fraction of a message:
+  # larger packets would be cut to 1500 bytes one by one, and what a bucket holds passes at once.
+  ip -n "$space" link set "$device" gso_max_size 16384
   ip -n "$space" link set "$device" up
-  tc -n "$space" qdisc add dev "$device" root tbf rate "$rate" burst 64kb latency 50ms
+  tc -n "$space" qdisc add dev "$device" root tbf rate "$rate" burst 32kb latency 50ms
 done
 
 if [[ ${ENGINE:-gloo} == mpi ]]; then
   # What mpirun takes for ssh: the other host is the other namespace.
   agent=$(mktemp)
-  printf '#!/bin/bash\nshift\nexec ip netns exec %s sh -c "$*"\n' "$right" > "$agent"
+  printf '#!/bin/bash\nshift\nexec ip netns exec %s unshare --uts sh -c "hostname %s; $*"\n' \
+    "$right" "$right" > "$agent"
   chmod +x "$agent"
   network=10.77.0.0/24
-  ip netns exec "$left" mpirun --allow-run-as-root -n 2 -H 10.77.0.1:1,10.77.0.2:1 \
+  ip netns exec "$left" mpirun --allow-run-as-root --bind-to none -n 2 -H 10.77.0.1:1,10.77.0.2:1 \
     --mca plm_rsh_agent "$agent" --mca pml ob1 --mca btl tcp,self \
     --mca btl_tcp_if_include "$network" --mca oob_tcp_if_include "$network" \
     "$millrace" train "$config" --engine mpi "$@"

@@ -555,15 +555,34 @@ class Preparation {
     return join(optimizer_state(train()).buffers, "+") + " " + train().optimizer;
   }
 
-  Profile profile_for(int64_t samples, int busy_ranks) {
+  // Ranks of this process that work: of the plan, once there is one. A process without any measures
+  // as one.
+  int busy_here() const {
+    if (!spans_processes()) {
+      return job_.plan.stages.empty() ? parallel().workers : job_.plan.num_used_ranks();
+    }
+    std::set<int> used;
+    for (const PlanStage& stage : job_.plan.stages) {
+      used.insert(stage.ranks.begin(), stage.ranks.end());
+    }
+    const std::vector<int>& here = options_.world->local_ranks();
+    return std::max(1, static_cast<int>(std::count_if(here.begin(), here.end(), [&](int rank) {
+                      return used.empty() || used.contains(rank);
+                    })));
+  }
+
+  Profile profile_for(int64_t samples) {
     if (job_.emulation && job_.emulation->profile) {
       return *job_.emulation->profile;  // times are scaled by samples wherever a profile is used
     }
     const std::string options = to_json(job_.config.model.options, -1);
+    const int busy_ranks = busy_here();
+    const std::string others =
+        spans_processes() ? fmt::format(" of {} processes", options_.world->num_processes()) : "";
     const std::string file = cache_file(
-        fmt::format("profile {} {:08x} {} {:08x} {} {} {} samples {} busy {}", job_.model.name,
+        fmt::format("profile {} {:08x} {} {:08x} {} {} {} samples {} busy {}{}", job_.model.name,
                     crc32_of(options.data(), options.size()), job_.config.data.name, data_key(),
-                    train().dtype, optimizer_key(), machine_, samples, busy_ranks));
+                    train().dtype, optimizer_key(), machine_, samples, busy_ranks, others));
     return profile_from(shared(
         [&]() -> std::optional<Value> {
           Profile profile;
@@ -584,8 +603,9 @@ class Preparation {
                            file));
           return to_value(profile);
         },
-        // All ranks of the leading process's machine are busy while it measures; the others wait.
-        [&] { return leads() ? measure_profile(file, samples, busy_ranks) : Value::map(); }));
+        // All processes measure at the same time, each with its own ranks, so that those that share
+        // a machine are busy as in training; the leading one's figures hold.
+        [&] { return measure_profile(file, samples, busy_ranks); }));
   }
 
   Value measure_profile(const std::string& file, int64_t samples, int busy_ranks) {
@@ -606,7 +626,9 @@ class Preparation {
       };
     }
     Value profile = to_value(profile_model(request));
-    into_cache(file, profile);
+    if (leads()) {
+      into_cache(file, profile);
+    }
     return profile;
   }
 
@@ -622,7 +644,7 @@ class Preparation {
   }
 
   void make_plan_and_prediction() {
-    const Profile whole = profile_for(samples_per_part(1), parallel().workers);
+    const Profile whole = profile_for(samples_per_part(1));
     // A planner weighs minibatches; the profile is of one microbatch.
     Profile minibatch = whole;
     scale(minibatch,
@@ -683,7 +705,7 @@ class Preparation {
     job_.profile = replicas == 1 && job_.plan.num_used_ranks() == parallel().workers &&
                            whole.samples_per_microbatch == samples_per_part(1)
                        ? whole
-                       : profile_for(samples_per_part(replicas), job_.plan.num_used_ranks());
+                       : profile_for(samples_per_part(replicas));
     job_.simulated_as = of_this_run();
     if (num_parts > 1) {
       job_.predicted =

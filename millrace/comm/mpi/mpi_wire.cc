@@ -27,6 +27,10 @@ constexpr int kFrameTag = 1;
 constexpr int kPayloadTag = 2;
 // MPI counts in int.
 constexpr uint64_t kPieceBytes = uint64_t{1} << 30;
+// Between hosts, so small that TCP carries each piece at once. A larger one waits for the other
+// side's word that it is wanted, which stands in line behind what that side sends: two that send
+// each other much would do so in turn.
+constexpr uint64_t kPieceBytesBetweenHosts = 60 << 10;
 // In Frame::tag_kind of a bye: the process goes without having ended well.
 constexpr uint8_t kLeft = 1;
 
@@ -36,10 +40,6 @@ at::Tensor empty_bytes(std::size_t count) {
 
 std::byte* bytes_of(const at::Tensor& tensor, uint64_t offset = 0) {
   return static_cast<std::byte*>(tensor.data_ptr()) + offset;
-}
-
-int piece_bytes(uint64_t bytes, uint64_t offset) {
-  return static_cast<int>(std::min(kPieceBytes, bytes - offset));
 }
 
 class MpiWire final : public Wire {
@@ -83,8 +83,10 @@ class MpiWire final : public Wire {
     if (!peer.lost && !stopping_) {
       peer.unsent.push_back(0);
       post(process, header, 0, static_cast<int>(Frame::kBytes), kFrameTag);
-      for (uint64_t offset = 0; !frame.is_inline() && offset < frame.bytes; offset += kPieceBytes) {
-        post(process, payload, offset, piece_bytes(frame.bytes, offset), kPayloadTag);
+      for (uint64_t offset = 0; !frame.is_inline() && offset < frame.bytes;) {
+        const int bytes = piece_bytes(process, frame.bytes, offset);
+        post(process, payload, offset, bytes, kPayloadTag);
+        offset += static_cast<uint64_t>(bytes);
       }
     }
     if (sleeping_) {
@@ -174,6 +176,11 @@ class MpiWire final : public Wire {
     uint64_t number = 0;
     uint64_t bytes = 0;
   };
+  bool is_near(int process) const { return host_of(process) == host_of(place_.process); }
+  int piece_bytes(int process, uint64_t bytes, uint64_t offset) const {
+    return static_cast<int>(
+        std::min(is_near(process) ? kPieceBytes : kPieceBytesBetweenHosts, bytes - offset));
+  }
   Incoming& incoming(int process) { return incoming_[static_cast<std::size_t>(process)]; }
   bool said_bye(int process) {
     const std::lock_guard lock(mutex_);
@@ -232,7 +239,7 @@ class MpiWire final : public Wire {
     const std::lock_guard lock(mutex_);
     for (Outgoing& each : posted_) {
       last_event_s = monotonic_s();
-      expect_traffic(each.bytes);
+      expect_traffic(each.process, each.bytes);
       requests_.push_back(each.request);
       outgoing_.push_back(std::move(each));
     }
@@ -241,11 +248,12 @@ class MpiWire final : public Wire {
     return !stopping_;
   }
 
-  // A large message makes progress that no request shows.
-  void expect_traffic(uint64_t bytes) {
+  // A large message makes progress that no request shows, and through shared memory it does so only
+  // while this thread looks. A network goes on by itself.
+  void expect_traffic(int process, uint64_t bytes) {
     constexpr double kSlowBytesPerS = 2e8;
     constexpr uint64_t kSmallBytes = 4096;
-    if (bytes > kSmallBytes) {
+    if (bytes > kSmallBytes && is_near(process)) {
       busy_until_s_ =
           std::max(busy_until_s_, monotonic_s() + static_cast<double>(bytes) / kSlowBytesPerS);
     }
@@ -323,8 +331,8 @@ class MpiWire final : public Wire {
   }
   void receive_piece(int process) {
     const Incoming& in = incoming(process);
-    receive(process, bytes_of(in.payload, in.received), piece_bytes(in.frame.bytes, in.received),
-            kPayloadTag);
+    receive(process, bytes_of(in.payload, in.received),
+            piece_bytes(process, in.frame.bytes, in.received), kPayloadTag);
   }
 
   void received(int process, int error) {
@@ -338,7 +346,7 @@ class MpiWire final : public Wire {
         take_header(process, in);
         return;
       }
-      in.received += static_cast<uint64_t>(piece_bytes(in.frame.bytes, in.received));
+      in.received += static_cast<uint64_t>(piece_bytes(process, in.frame.bytes, in.received));
       if (in.received < in.frame.bytes) {
         receive_piece(process);
         return;
@@ -376,7 +384,7 @@ class MpiWire final : public Wire {
     }
     in.payload = listener_->landing(frame);
     in.received = 0;
-    expect_traffic(frame.bytes);
+    expect_traffic(process, frame.bytes);
     receive_piece(process);
   }
 
