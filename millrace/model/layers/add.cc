@@ -30,6 +30,10 @@ class Add final : public Layer {
     return inputs[0];
   }
 
+  double forward_flops(const TensorSpecs& inputs) const override {
+    return static_cast<double>(inputs.size() - 1) *
+           static_cast<double>(inputs[0].sample_elements());
+  }
   std::vector<ParameterSpec> parameters() const override { return {}; }
 
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors&,

@@ -47,6 +47,13 @@ class Attention final : public Layer {
     return {{input.sample_shape[0], width_}, input.dtype};
   }
 
+  // Scores and the weighted sum of values are two products of T x T x D a head; all positions are
+  // computed, those ahead too. The softmax is one an element.
+  double forward_flops(const TensorSpecs& inputs) const override {
+    const auto length = static_cast<double>(inputs[0].sample_shape[0]);
+    return 4 * length * length * static_cast<double>(width_) +
+           static_cast<double>(heads_) * length * length;
+  }
   std::vector<ParameterSpec> parameters() const override { return {}; }
 
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors&,

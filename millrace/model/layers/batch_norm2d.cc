@@ -54,6 +54,9 @@ class BatchNorm2d final : public Layer {
     return input;
   }
 
+  double forward_flops(const TensorSpecs& inputs) const override {
+    return static_cast<double>(inputs[0].sample_elements());
+  }
   std::vector<ParameterSpec> parameters() const override {
     return {{"weight", {channels_}, 0, 1}, {"bias", {channels_}, 0, 0}};
   }

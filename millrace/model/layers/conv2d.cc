@@ -68,6 +68,11 @@ class Conv2d final : public Layer {
     return {{out_, extent(shape[1]), extent(shape[2])}, input.dtype};
   }
 
+  double forward_flops(const TensorSpecs& inputs) const override {
+    const TensorSpec out = output(inputs);
+    return 2 * static_cast<double>(own_channels() * in_ * kernel_ * kernel_) *
+           static_cast<double>(out.sample_shape[1] * out.sample_shape[2]);
+  }
   std::vector<ParameterSpec> parameters() const override {
     const double bound = 1.0 / std::sqrt(static_cast<double>(in_ * kernel_ * kernel_));
     std::vector<ParameterSpec> specs = {{"weight", {own_channels(), in_, kernel_, kernel_}, bound}};

@@ -34,6 +34,9 @@ class Dropout final : public Layer {
     return input;
   }
 
+  double forward_flops(const TensorSpecs& inputs) const override {
+    return static_cast<double>(inputs[0].sample_elements());
+  }
   std::vector<ParameterSpec> parameters() const override { return {}; }
 
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors&,

@@ -32,6 +32,9 @@ class Activation : public WithoutParameters {
     internal::expect_float(*this, input);
     return input;
   }
+  double forward_flops(const TensorSpecs& inputs) const final {
+    return static_cast<double>(inputs[0].sample_elements());
+  }
 
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors&,
                      Tensors& saved) const final {
@@ -94,6 +97,9 @@ class Gelu final : public WithoutParameters {
     const TensorSpec& input = internal::one_input(*this, inputs);
     internal::expect_float(*this, input);
     return input;
+  }
+  double forward_flops(const TensorSpecs& inputs) const override {
+    return static_cast<double>(inputs[0].sample_elements());
   }
 
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors&,

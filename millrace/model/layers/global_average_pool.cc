@@ -26,6 +26,10 @@ class GlobalAveragePool final : public Layer {
     return {{input.sample_shape[0]}, input.dtype};
   }
 
+  // One addition an element of the input.
+  double forward_flops(const TensorSpecs& inputs) const override {
+    return static_cast<double>(inputs[0].sample_elements());
+  }
   std::vector<ParameterSpec> parameters() const override { return {}; }
 
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors&,

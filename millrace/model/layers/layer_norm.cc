@@ -36,6 +36,9 @@ class LayerNorm final : public Layer {
     return input;
   }
 
+  double forward_flops(const TensorSpecs& inputs) const override {
+    return static_cast<double>(inputs[0].sample_elements());
+  }
   std::vector<ParameterSpec> parameters() const override {
     return {{"weight", {width_}, 0, 1}, {"bias", {width_}, 0, 0}};
   }

@@ -57,6 +57,9 @@ class Linear final : public Layer {
     return output;
   }
 
+  double forward_flops(const TensorSpecs& inputs) const override {
+    return 2 * static_cast<double>(own_rows()) * static_cast<double>(inputs[0].sample_elements());
+  }
   std::vector<ParameterSpec> parameters() const override {
     const double bound = 1.0 / std::sqrt(static_cast<double>(in_));
     std::vector<ParameterSpec> specs;

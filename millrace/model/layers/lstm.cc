@@ -83,6 +83,13 @@ class Lstm final : public Layer {
     return {{input.sample_shape[0], hidden_}, input.dtype};
   }
 
+  // The products alone: four gates of each unit, from the input at every step and from the state at
+  // every step but the first.
+  double forward_flops(const TensorSpecs& inputs) const override {
+    const auto length = static_cast<double>(inputs[0].sample_shape[0]);
+    return 8 * static_cast<double>(units()) *
+           (length * static_cast<double>(in_) + (length - 1) * static_cast<double>(hidden_));
+  }
   std::vector<ParameterSpec> parameters() const override {
     const double bound = 1.0 / std::sqrt(static_cast<double>(hidden_));
     std::vector<ParameterSpec> specs = {{"weight_input", {4 * units(), in_}, bound},

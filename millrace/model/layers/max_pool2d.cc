@@ -36,6 +36,10 @@ class MaxPool2d final : public Layer {
     return {{shape[0], shape[1] / size_, shape[2] / size_}, input.dtype};
   }
 
+  // A comparison an element of the window.
+  double forward_flops(const TensorSpecs& inputs) const override {
+    return static_cast<double>(output(inputs).sample_elements() * size_ * size_);
+  }
   std::vector<ParameterSpec> parameters() const override { return {}; }
 
   at::Tensor forward(const LayerContext& context, at::TensorList inputs, const Tensors&,

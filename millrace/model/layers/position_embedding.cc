@@ -37,6 +37,9 @@ class PositionEmbedding final : public Layer {
     return input;
   }
 
+  double forward_flops(const TensorSpecs& inputs) const override {
+    return static_cast<double>(inputs[0].sample_elements());
+  }
   std::vector<ParameterSpec> parameters() const override {
     return {{"weight", {length_, width_}, std::sqrt(3.0) * deviation_}};
   }
