@@ -14,6 +14,7 @@
 
 #include "millrace/base/clock.h"
 #include "millrace/model/stage.h"
+#include "millrace/profiler/measure_peak.h"
 #include "millrace/runtime/optimizer.h"
 
 namespace millrace {
@@ -27,6 +28,31 @@ double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+// Half the distance between the first and the third quarter.
+double spread(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return (values[values.size() * 3 / 4] - values[values.size() / 4]) / 2;
+}
+
+// What a layer is and how much it computes for `samples` samples; `inputs` are its own, `output`
+// what it makes of them. The halves of the backward cost as much again, as far as there are any.
+void describe_work(const Layer& of, const TensorSpecs& inputs, const TensorSpec& output,
+                   bool needs_input_gradient, int64_t samples, LayerProfile& layer) {
+  layer.kind = of.kind();
+  layer.input_shape = inputs.front().sample_shape;
+  layer.output_shape = output.sample_shape;
+  const std::vector<ParameterSpec> own = of.parameters();
+  const std::vector<BorrowedParameter> borrowed = of.borrowed();
+  if (!own.empty()) {
+    layer.weight_shape = own.front().shape;
+  } else if (!borrowed.empty()) {
+    layer.weight_shape = borrowed.front().shape;
+  }
+  layer.forward_flops = of.forward_flops(inputs) * static_cast<double>(samples);
+  layer.input_gradient_flops = needs_input_gradient ? layer.forward_flops : 0;
+  layer.weight_gradient_flops = own.empty() && borrowed.empty() ? 0 : layer.forward_flops;
 }
 
 // Repeated times of one layer.
@@ -45,7 +71,7 @@ int64_t bytes_of(const at::Tensor& tensor) {
 class Passes {
  public:
   explicit Passes(const ProfileRequest& request)
-      : request_(request), dtype_(request.model->dtype()) {
+      : request_(request), dtype_(request.model->dtype()), outputs_(check_model(*request.model)) {
     const auto num_layers = static_cast<int>(request.model->layers.size());
     last_user_.assign(request.model->layers.size(), num_layers);
     for (int l = 0; l < num_layers; ++l) {
@@ -164,6 +190,14 @@ class Passes {
     const bool needed = std::any_of(inputs.begin(), inputs.end(),
                                     [](const Border& border) { return border.needs_gradient; });
     layer.input_gradient_s = needed ? median(times.input_gradient) : 0;
+    layer.input_gradient_spread_s = needed ? spread(times.input_gradient) : 0;
+    const Model& model = *request_.model;
+    TensorSpecs own_inputs;
+    for (const int from : model.inputs_of(static_cast<int>(l))) {
+      own_inputs.push_back(from == kModelInput ? model.input
+                                               : outputs_[static_cast<std::size_t>(from)]);
+    }
+    describe_work(part.stage.layer(0), own_inputs, outputs_[l], needed, request_.samples, layer);
   }
 
   std::size_t num_layers() const { return parts_.size(); }
@@ -231,6 +265,7 @@ class Passes {
 
   const ProfileRequest& request_;
   at::ScalarType dtype_;
+  TensorSpecs outputs_;  // of each layer
   std::vector<Part> parts_;
   std::vector<int> last_user_;  // per layer: the last one that takes its output
   std::vector<int64_t> indices_;
@@ -311,11 +346,16 @@ Profile profile_model(const ProfileRequest& request) {
   profile.dtype = request.model->dtype() == at::kDouble ? "float64" : "float32";
   profile.samples_per_microbatch = request.samples;
   profile.busy_ranks = request.busy_ranks;
+  constexpr double kPeakShare = 0.2;  // of the time that the layers had
+  profile.peak_flops_per_s = measure_gemm_flops_per_s(request.busy_ranks, request.model->dtype(),
+                                                      kPeakShare * request.seconds);
   for (std::size_t l = 0; l < times.size(); ++l) {
     LayerProfile& layer = profile.layers[l];
     layer.forward_s = median(times[l].forward);
     layer.weight_gradient_s = median(times[l].weight_gradient);
     layer.update_s = median(times[l].update);
+    layer.forward_spread_s = spread(times[l].forward);
+    layer.weight_gradient_spread_s = spread(times[l].weight_gradient);
   }
   profile.edges = request.model->edges();
   return profile;

@@ -50,6 +50,7 @@ Profile random_profile(uint64_t seed) {
   profile.dtype = draws.coin() ? "float32" : "float64";
   profile.samples_per_microbatch = draws.between(1, 512);
   profile.busy_ranks = static_cast<int>(draws.between(1, 64));
+  profile.peak_flops_per_s = draws.zero_or_more();
   const int64_t count = draws.between(1, 12);
   for (int64_t i = 0; i < count; ++i) {
     LayerProfile one;
@@ -61,6 +62,18 @@ Profile random_profile(uint64_t seed) {
     one.output_bytes = draws.bytes();
     one.parameter_bytes = draws.bytes();
     one.stash_bytes = draws.bytes();
+    one.forward_spread_s = draws.zero_or_more();
+    one.input_gradient_spread_s = draws.zero_or_more();
+    one.weight_gradient_spread_s = draws.zero_or_more();
+    one.forward_flops = draws.zero_or_more();
+    one.input_gradient_flops = draws.zero_or_more();
+    one.weight_gradient_flops = draws.zero_or_more();
+    if (draws.coin()) {
+      one.kind = draws.name();
+      one.input_shape = {draws.between(1, 9), draws.between(0, 9)};
+      one.output_shape = {draws.between(1, 9)};
+      one.weight_shape.resize(static_cast<std::size_t>(draws.between(0, 3)), 5);
+    }
     if (draws.coin()) {
       one.estimated = {"stash_bytes", "update_s"};
     }
@@ -116,7 +129,9 @@ TEST(ProfileTest, SortsLayersStably) {
 
 TEST(ProfileTest, OptionalMembersHaveDefaults) {
   Value value = to_value(chain({"a"}));
-  for (const char* path : {"machine", "dtype", "busy_ranks", "edges", "layers.0.update_s"}) {
+  for (const char* path :
+       {"machine", "dtype", "busy_ranks", "edges", "layers.0.update_s", "layers.0.forward_spread_s",
+        "layers.0.forward_flops", "peak_flops_per_s"}) {
     value = without(value, path);
   }
   EXPECT_EQ(read(value), chain({"a"}));
@@ -144,6 +159,19 @@ TEST(ProfileTest, RefusesBadMembers) {
                  "whole number");
   expect_refused(with(good, "layers.0.stash_bytes", Value::of(-1)), "layers[0].stash_bytes",
                  "0 or more");
+  const Value half = Value::list({Value::of(2), Value::of(1.5)});
+  const Value negative = Value::list({Value::of(-2)});
+  for (const char* shape : {"input_shape", "output_shape", "weight_shape"}) {
+    const std::string key = std::string("layers[0].") + shape;
+    const std::string path = std::string("layers.0.") + shape;
+    expect_refused(with(good, path, half), key, "whole numbers from 0, found 1.5");
+    expect_refused(with(good, path, negative), key, "whole numbers from 0, found -2");
+  }
+  expect_refused(with(good, "layers.1.forward_flops", Value::of(-1.0)), "layers[1].forward_flops",
+                 "0 or more");
+  expect_refused(with(good, "layers.1.forward_spread_s", Value::of(-1.0)),
+                 "layers[1].forward_spread_s", "0 or more");
+  expect_refused(with(good, "peak_flops_per_s", Value::of(-1.0)), "peak_flops_per_s", "0 or more");
   expect_refused(with(good, "samples_per_microbatch", Value::of(0)), "samples_per_microbatch",
                  "1 or more");
   expect_refused(with(good, "layers", Value::list()), "layers", "at least one layer");

@@ -30,6 +30,7 @@ TEST(Profiler, MeasuresEveryLayerAndCountsItsBytes) {
   EXPECT_EQ(profile.samples_per_microbatch, 12);
   EXPECT_EQ(profile.dtype, "float64");
   EXPECT_EQ(profile.busy_ranks, 2);
+  EXPECT_GT(profile.peak_flops_per_s, 1e8);
   const LayerProfile& first = profile.layers[0];
   EXPECT_EQ(first.name, "linear1");
   EXPECT_EQ(first.output_bytes, 12 * 16 * 8);
@@ -39,6 +40,25 @@ TEST(Profiler, MeasuresEveryLayerAndCountsItsBytes) {
     EXPECT_GT(layer.forward_s, 0) << layer.name;
     EXPECT_TRUE(layer.estimated.empty());
   }
+  EXPECT_EQ(first.kind, "linear");
+  EXPECT_EQ(first.input_shape, (std::vector<int64_t>{8}));
+  EXPECT_EQ(first.output_shape, (std::vector<int64_t>{16}));
+  EXPECT_EQ(first.weight_shape, (std::vector<int64_t>{16, 8}));
+  EXPECT_EQ(first.forward_flops, 12 * 2 * 8 * 16);
+  EXPECT_EQ(first.input_gradient_flops, 0) << "nothing before it has weights";
+  EXPECT_EQ(first.weight_gradient_flops, first.forward_flops);
+  EXPECT_EQ(first.input_gradient_spread_s, 0);
+  const LayerProfile& second = profile.layers[1];
+  EXPECT_EQ(second.forward_flops, 12 * 16) << "one an element";
+  EXPECT_EQ(second.input_gradient_flops, second.forward_flops);
+  EXPECT_EQ(second.weight_gradient_flops, 0);
+  EXPECT_TRUE(second.weight_shape.empty());
+  double spreads_s = 0;
+  for (const LayerProfile& layer : profile.layers) {
+    EXPECT_GE(layer.forward_spread_s, 0);
+    spreads_s += layer.forward_spread_s + layer.weight_gradient_spread_s;
+  }
+  EXPECT_GT(spreads_s, 0) << "no two passes take equal times";
   EXPECT_EQ(profile.layers[1].parameter_bytes, 0);
   EXPECT_EQ(profile.layers[1].update_s, 0);
   EXPECT_GT(profile.layers[0].update_s, 0);
