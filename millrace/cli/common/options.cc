@@ -348,7 +348,8 @@ class Parser {
 
     add(Command::kDoctor, "doctor", "What this machine offers: engines, threads, BLAS, datasets",
         "millrace doctor --measure -o cluster.toml")
-        .flag("--measure", options_.doctor.measure, "measure links too and write a cluster file")
+        .flag("--measure", options_.doctor.measure,
+              "measure products, memory and links too, and write a cluster file")
         .count("-n,--workers", options_.doctor.workers, "workers to measure between")
         .text("-o,--output", options_.doctor.output, "FILE", "where --measure writes");
 

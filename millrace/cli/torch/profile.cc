@@ -4,6 +4,7 @@
 #include "millrace/base/file.h"
 #include "millrace/base/text.h"
 #include "millrace/cli/common/catalog.h"
+#include "millrace/cli/common/flops_text.h"
 #include "millrace/cli/torch/commands.h"
 #include "millrace/profiler/measure_cluster.h"
 #include "millrace/profiler/profile_model.h"
@@ -42,20 +43,29 @@ int run_profile(const ProfileArgs& args, Output& output) {
   output.end_progress();
   write_file_atomically(args.output, to_json(to_value(profile)) + "\n");
   output.document(to_value(profile));
-  TextTable table(
-      {"layer", "forward", "input grad", "weight grad", "update", "output", "parameters", "stash"});
+  TextTable table({"layer", "kind", "forward", "input grad", "weight grad", "update", "FLOPs",
+                   "of peak", "output", "parameters", "stash"});
   double total_s = 0;
+  double total_flops = 0;
   for (const LayerProfile& layer : profile.layers) {
     total_s += layer.compute_s() + layer.update_s;
-    table.row({layer.name, format_seconds(layer.forward_s), format_seconds(layer.input_gradient_s),
-               format_seconds(layer.weight_gradient_s), format_seconds(layer.update_s),
+    total_flops += layer.flops();
+    table.row({layer.name, layer.kind, format_spread(layer.forward_s, layer.forward_spread_s),
+               format_spread(layer.input_gradient_s, layer.input_gradient_spread_s),
+               format_spread(layer.weight_gradient_s, layer.weight_gradient_spread_s),
+               format_seconds(layer.update_s), format_flops(layer.flops()),
+               format_share(layer.flops(), layer.compute_s(), profile.peak_flops_per_s),
                format_bytes(static_cast<double>(layer.output_bytes)),
                format_bytes(static_cast<double>(layer.parameter_bytes)),
                format_bytes(static_cast<double>(layer.stash_bytes))});
   }
   output.text(table.str());
-  output.text(fmt::format("{} a pass over {} samples; written to {}\n", format_seconds(total_s),
-                          profile.samples_per_microbatch, args.output));
+  output.text(fmt::format(
+      "{} a pass over {} samples: {}, {} of the {}/s that a worker reaches at "
+      "most; written to {}\n",
+      format_seconds(total_s), profile.samples_per_microbatch, format_flops(total_flops),
+      format_share(total_flops, total_s, profile.peak_flops_per_s),
+      format_flops(profile.peak_flops_per_s), args.output));
   return 0;
 }
 
