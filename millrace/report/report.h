@@ -23,6 +23,12 @@ namespace millrace {
 // left out.
 std::string stage_table(const Plan& plan, const Trace& predicted, const Trace& measured);
 
+// A line for each row of that table whose busy time is more than `tolerance` (0.2: a fifth) of the
+// predicted one away from it: by how much, what of it went up or down most, the likely reason and
+// what to do. None where all is near, or either trace is without ranks.
+std::vector<std::string> stage_warnings(const Plan& plan, const Trace& predicted,
+                                        const Trace& measured, double tolerance);
+
 // Chrome trace-event JSON (opens in Perfetto): one process a trace, called "predicted" (source
 // "simulated") or "measured"; one thread a rank, and a second one where actions overlap in time.
 // Waits are slices inside their action's, drawn at its start. At most `max_events` a rank (the

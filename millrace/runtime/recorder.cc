@@ -42,9 +42,61 @@ void Recorder::add_beside(const Action& action, double start_s, double end_s, do
 
 void Recorder::step_done(double end_s, int64_t num_steps) {
   step_ends_.push_back({end_s - origin_s_, num_steps});
+  steps_done_ += num_steps;
+  if (warm_steps_ == 0 && steps_done_ >= kWarmSteps) {
+    warm_steps_ = steps_done_;
+    warm_ends_ = step_ends_.size();
+    warm_ = totals();
+  } else if (!has_first_ && steps_done_ >= kFirstSteps) {
+    const auto steps = static_cast<double>(steps_done_ - warm_steps_);
+    first_.times = totals();
+    for (double RankTrace::*each : {&RankTrace::compute_s, &RankTrace::communicate_s,
+                                    &RankTrace::wait_s, &RankTrace::update_s}) {
+      first_.times.*each = (first_.times.*each - warm_.*each) / steps;
+    }
+    // From the end of the last warm one.
+    first_.ends.assign(step_ends_.begin() + static_cast<std::ptrdiff_t>(warm_ends_) - 1,
+                       step_ends_.end());
+    first_.steps_before = warm_steps_ - first_.ends.front().num_steps;
+    has_first_.store(true, std::memory_order_release);
+  }
+}
+
+std::optional<RankSteps> Recorder::first_steps() const {
+  if (!has_first_.load(std::memory_order_acquire)) {
+    return std::nullopt;
+  }
+  return first_;
+}
+
+RankTrace Recorder::totals() const {
+  RankTrace totals;
+  totals.rank = trace_.rank;
+  totals.stages = trace_.stages;
+  totals.compute_s = trace_.compute_s;
+  totals.communicate_s = trace_.communicate_s;
+  totals.wait_s = trace_.wait_s;
+  totals.update_s = trace_.update_s;
+  return totals;
 }
 
 namespace {
+
+// Successive ends, the first of which comes after `steps_before` steps, segment by segment.
+std::vector<std::vector<StepEnd>> by_segment(const std::vector<StepEnd>& ends, int64_t steps_before,
+                                             const std::vector<int64_t>& segment_starts) {
+  std::vector<std::vector<StepEnd>> segments;
+  for (const StepEnd& end : ends) {
+    const bool starts_segment = std::find(segment_starts.begin(), segment_starts.end(),
+                                          steps_before) != segment_starts.end();
+    if (segments.empty() || starts_segment) {
+      segments.emplace_back();
+    }
+    segments.back().push_back(end);
+    steps_before += end.num_steps;
+  }
+  return segments;
+}
 
 // The first stage's steps: each ends with the last of its replicas, where all have made the same
 // ones; else (parts on demand, or a stop) those of the first replica.
@@ -101,18 +153,16 @@ Trace join_traces(const std::vector<const Recorder*>& recorders,
   }
   trace.window_s = any ? last - first : 0;
   const std::vector<StepEnd> ends = first_stage_steps(recorders);
-  std::vector<std::vector<StepEnd>> segments;
   for (const StepEnd& end : ends) {
-    const bool starts_segment = std::find(segment_starts.begin(), segment_starts.end(),
-                                          trace.num_steps) != segment_starts.end();
-    if (segments.empty() || starts_segment) {
-      segments.emplace_back();
-    }
-    segments.back().push_back(end);
     trace.num_steps += end.num_steps;
   }
-  trace.step_s = ends.size() == 1 ? trace.window_s : typical_step_s(segments);
+  trace.step_s =
+      ends.size() == 1 ? trace.window_s : typical_step_s(by_segment(ends, 0, segment_starts));
   return trace;
+}
+
+double RankSteps::step_s(const std::vector<int64_t>& segment_starts) const {
+  return typical_step_s(by_segment(ends, steps_before, segment_starts));
 }
 
 Trace merge_traces(const std::vector<Trace>& parts) {

@@ -848,4 +848,44 @@ Trace Session::trace() const {
   return trace;
 }
 
+std::optional<Trace> Session::first_steps() const {
+  Trace trace;
+  trace.num_steps = 1;
+  for (const int rank : ranks_) {
+    const std::optional<RankSteps> steps =
+        workers_[static_cast<std::size_t>(rank)]->recorder().first_steps();
+    if (!steps) {
+      return std::nullopt;
+    }
+    trace.ranks.push_back(steps->times);
+    if (!steps->times.stages.empty() && steps->times.stages.front() == 0) {
+      trace.step_s = std::max(trace.step_s, steps->step_s(segment_starts_));
+    }
+  }
+  if (emulation_) {
+    emulation_->unscale(trace);
+  }
+  return trace;
+}
+
+std::optional<Trace> Session::all_first_steps() const {
+  const std::optional<Trace> own = first_steps();
+  if (!world_->spans_processes()) {
+    return own;
+  }
+  Trace all;
+  all.num_steps = 1;
+  bool known = true;
+  for (const std::string& text :
+       world_->exchange(own ? to_json(to_value(*own), -1) : "", kPatienceS)) {
+    known = known && !text.empty();
+    if (known) {
+      const Trace part = trace_from(parse_json(text, "first steps"));
+      all.ranks.insert(all.ranks.end(), part.ranks.begin(), part.ranks.end());
+      all.step_s = std::max(all.step_s, part.step_s);
+    }
+  }
+  return known ? std::optional<Trace>(std::move(all)) : std::nullopt;
+}
+
 }  // namespace millrace

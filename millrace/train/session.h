@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -99,6 +100,11 @@ class Session {
 
   // Of everything trained so far, in every process. Of emulated devices, in their own seconds.
   Trace trace() const;
+  // Its first steps, each rank's times a step (num_steps 1): Recorder::first_steps() of all ranks
+  // of this process, once they have done them. Also from a hook of train().
+  std::optional<Trace> first_steps() const;
+  // Of all processes' ranks; between calls of train(), in every process.
+  std::optional<Trace> all_first_steps() const;
   const World& world() const { return *world_; }
   // Of this process:
   const Worker& worker(int rank) const;

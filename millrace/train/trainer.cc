@@ -76,7 +76,7 @@ class Run {
     if (options_.resume) {
       resume(*options_.resume);
     }
-    const int64_t first_step = step_;
+    first_step_ = step_;
     const double start_s = monotonic_s();
     bool evaluated = false;
     while (step_ < total_steps_ && !stopped_) {
@@ -94,7 +94,7 @@ class Run {
     TrainResult result;
     result.measured = session_.trace();
     result.done.run_dir = options_.run_dir;
-    result.done.steps = step_ - first_step;
+    result.done.steps = step_ - first_step_;
     result.done.samples = samples_;
     result.done.train_s = (monotonic_s() - start_s) / time_scale_;
     result.done.accuracy = accuracy_;
@@ -129,6 +129,9 @@ class Run {
     hooks.on_step = [this, base = step_, base_in_epoch = step_in_epoch_](int64_t step,
                                                                          const LossSums& sums) {
       report_step(base + step + 1, base_in_epoch + step + 1, sums);
+      if (!told_first_steps_ && !session_.world().spans_processes()) {
+        tell_first_steps(session_.first_steps());
+      }
     };
     hooks.on_norm = [this](int64_t /*step*/, double norm) { gradient_norm_ = norm; };
     hooks.stop_requested = [this] { return stop_requested(); };
@@ -140,6 +143,9 @@ class Run {
         session_.train(*job_.data.train, order_, epoch_, step_in_epoch_, wanted, hooks);
     step_ += done;
     step_in_epoch_ += done;
+    if (!told_first_steps_ && step_ - first_step_ >= Recorder::kFirstSteps) {
+      tell_first_steps(session_.all_first_steps());
+    }
     agree_to_stop();
     if (step_in_epoch_ < order_.steps_per_epoch()) {
       return false;
@@ -178,6 +184,13 @@ class Run {
       options_.sink->on_note(
           fmt::format("the loss is {} at step {}: training has diverged; a smaller lr helps",
                       event.loss, step));
+    }
+  }
+
+  void tell_first_steps(const std::optional<Trace>& measured) {
+    told_first_steps_ = measured.has_value();
+    if (told_first_steps_ && leads() && options_.on_first_steps) {
+      options_.on_first_steps(*measured);
     }
   }
 
@@ -250,6 +263,7 @@ class Run {
   Speedometer speed_;
   int64_t total_steps_ = 0;
   int64_t step_ = 0;
+  int64_t first_step_ = 0;  // of this run, where it resumed
   int64_t epoch_ = 0;
   int64_t step_in_epoch_ = 0;
   int64_t samples_ = 0;
@@ -258,6 +272,7 @@ class Run {
   double accuracy_ = 0;
   bool stopped_ = false;
   bool warned_ = false;
+  bool told_first_steps_ = false;
 };
 
 }  // namespace

@@ -26,6 +26,10 @@ struct TrainOptions {
   std::function<void(Phase phase, int64_t step)> on_alive;
   // In every process: who of its ranks has been waiting for long, see StepHooks. May be empty.
   std::function<void(const std::string& text)> on_wait;
+  // In the leading process, once: what each rank did a step in the first ones
+  // (Session::first_steps). With one process as soon as all ranks have done them, with several at
+  // the end of that epoch. A shorter run is not told of. May be empty.
+  std::function<void(const Trace& measured)> on_first_steps;
 };
 
 struct TrainResult {

@@ -78,5 +78,42 @@ TEST(JoinTraces, OfTooFewUpdatesTheWindowCounts) {
   EXPECT_EQ(joined({1, 1000, 1}, 1, {0, 1, 2}).step_s, 0) << "every update a segment of its own";
 }
 
+// 24 steps, the first five twice as long, with an evaluation before the thirteenth.
+TEST(FirstSteps, AreWithoutWarmUpAndAStep) {
+  Recorder recorder(3, {1}, 100, 4);
+  double now_s = 100;
+  for (int64_t step = 0; step < 24; ++step) {
+    EXPECT_EQ(recorder.first_steps().has_value(), step >= Recorder::kFirstSteps) << step;
+    const double scale = step < Recorder::kWarmSteps ? 2 : 1;
+    recorder.add(Action::of(ActionKind::kForward, 1, step), now_s, now_s + 3 * scale, 0, 0);
+    recorder.add(Action::of(ActionKind::kSendForward, 1, step), now_s, now_s + 5 * scale, 4 * scale,
+                 0);
+    recorder.add(Action::of(ActionKind::kStep, 1, step), now_s, now_s + 2 * scale, 0, 0);
+    now_s += step == 12 ? 500 : 10 * scale;  // the evaluation, then the step
+    recorder.step_done(now_s, 1);
+  }
+  const RankSteps steps = recorder.first_steps().value();
+  EXPECT_EQ(steps.times.rank, 3);
+  EXPECT_EQ(steps.times.stages, std::vector<int>{1});
+  EXPECT_TRUE(steps.times.events.empty());
+  EXPECT_DOUBLE_EQ(steps.times.compute_s, 3);
+  EXPECT_DOUBLE_EQ(steps.times.communicate_s, 1);
+  EXPECT_DOUBLE_EQ(steps.times.wait_s, 4);
+  EXPECT_DOUBLE_EQ(steps.times.update_s, 2);
+  EXPECT_DOUBLE_EQ(steps.step_s({0, 12}), 10);
+  EXPECT_GT(steps.step_s({0}), 10);
+}
+
+TEST(FirstSteps, UpdatesOfSeveralStepsAreDividedByThem) {
+  Recorder recorder(0, {0}, 0, 4);
+  for (int64_t update = 0; update < 4; ++update) {
+    recorder.add(Action::of(ActionKind::kForward, 0, update), 0, 16, 0, 0);
+    recorder.step_done(16 * static_cast<double>(update + 1), 8);
+  }
+  const RankSteps steps = recorder.first_steps().value();
+  EXPECT_DOUBLE_EQ(steps.times.compute_s, 2);
+  EXPECT_DOUBLE_EQ(steps.step_s({0}), 2);
+}
+
 }  // namespace
 }  // namespace millrace

@@ -134,6 +134,36 @@ TEST(Processes, EveryLayoutTrainsAsOneProcess) {
   }
 }
 
+// Every process knows its own, and all of them all.
+TEST(Processes, FirstStepsAreGathered) {
+  const Model model = testing::mlp4();
+  const testing::TensorData data = testing::mlp4_data(8 * 22);
+  const Plan plan = plan_of(model, {3, 4}, 1, "1f1b", 2);
+  Worlds worlds = joined_worlds(plan.workers, 2, 60);
+  const SampleOrder order(data.size(), 8, 1);
+  const auto errors = run_ranks(2, [&](int process) {
+    JoinedWorld& world = *worlds[static_cast<std::size_t>(process)];
+    Session session(
+        {.model = &model, .world = &world, .plan = plan, .policy = "", .train = config_of(8)});
+    session.train(data, order, 0, 0, 10, {});
+    EXPECT_FALSE(session.first_steps());
+    EXPECT_FALSE(session.all_first_steps());
+    session.train(data, order, 0, 10, 12, {});
+    const Trace own = session.first_steps().value();
+    ASSERT_EQ(own.ranks.size(), 1U);
+    EXPECT_EQ(own.ranks[0].rank, process);
+    EXPECT_EQ(own.step_s > 0, process == 0) << "of the first stage";
+    const Trace all = session.all_first_steps().value();
+    ASSERT_EQ(all.ranks.size(), 2U);
+    EXPECT_EQ(all.ranks[static_cast<std::size_t>(process)], own.ranks[0]);
+    EXPECT_GT(all.ranks[0].compute_s, 0);
+    EXPECT_GT(all.ranks[1].compute_s, 0);
+    EXPECT_GT(all.step_s, 0);
+    world.close(30);
+  });
+  EXPECT_EQ(thrown(errors), "");
+}
+
 TEST(Processes, TheGradientIsClippedByTheNormOverAllProcesses) {
   const Model model = testing::mlp4();
   const testing::TensorData data = testing::mlp4_data(60);

@@ -54,6 +54,8 @@ struct Told final : public EventSink {
   }
   std::vector<StepEvent> steps;
   std::string checkpoint;
+  std::vector<Trace> first_steps;
+  int64_t first_steps_at = 0;  // steps told before
 };
 
 class TrainerRuns : public ::testing::Test {
@@ -88,6 +90,10 @@ class TrainerRuns : public ::testing::Test {
     TrainOptions options;
     options.run_dir = dir_ + "/" + run_dir;
     options.sink = &told;
+    options.on_first_steps = [&told](const Trace& measured) {
+      told.first_steps.push_back(measured);
+      told.first_steps_at = static_cast<int64_t>(told.steps.size());
+    };
     if (!resume.empty()) {
       options.resume = dir_ + "/" + resume;
     }
@@ -244,6 +250,34 @@ TEST_F(TrainerRuns, OnlyTheNewestCheckpointsAreKept) {
   }
   std::sort(names.begin(), names.end());
   EXPECT_EQ(names, (std::vector<std::string>{"latest", "step-00000010", "step-00000012"}));
+}
+
+// Long before the run's end, once, of all ranks; on schedules with and without a flush, through the
+// ends of epochs.
+TEST_F(TrainerRuns, TellsWhatTheFirstStepsTook) {
+  for (const std::string schedule : {"1f1b", "pipedream"}) {
+    fs::remove_all(dir_);
+    config_.epochs = 60;  // of five steps each
+    Told told;
+    run({{3, 4}, 1, schedule}, "long", 40, told);
+    ASSERT_EQ(told.first_steps.size(), 1U) << schedule;
+    EXPECT_GE(told.first_steps_at, 20) << "not before they are done";
+    EXPECT_LE(told.first_steps_at, 40) << "the ranks are at most some steps further";
+    const Trace& measured = told.first_steps.front();
+    EXPECT_EQ(measured.num_steps, 1);
+    EXPECT_GT(measured.step_s, 0);
+    ASSERT_EQ(measured.ranks.size(), 2U);
+    for (const RankTrace& rank : measured.ranks) {
+      EXPECT_EQ(rank.stages, std::vector<int>{rank.rank});
+      EXPECT_GT(rank.compute_s, 0);
+      EXPECT_LT(rank.compute_s, measured.step_s * 10);
+      EXPECT_GT(rank.update_s, 0);
+    }
+    config_.epochs = 3;
+    Told brief;
+    run({{3, 4}, 1, schedule}, "brief", 40, brief);
+    EXPECT_TRUE(brief.first_steps.empty()) << "15 steps only";
+  }
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "millrace/cli/torch/commands.h"
 #include "millrace/cli/torch/membership.h"
 #include "millrace/report/report.h"
+#include "millrace/runtime/recorder.h"
 #include "millrace/train/checkpoint.h"
 #include "millrace/train/resume.h"
 #include "millrace/train/run_metrics.h"
@@ -140,6 +141,23 @@ void warn_when_off(const Job& job, const Trace& measured, Output& output) {
   }
 }
 
+// The table and what is far off in it, while there is still most of the run to mend.
+void tell_first_steps(const Job& job, const Trace& measured, TrainSink& told, Output& output) {
+  constexpr double kFarOff = 0.2;
+  output.end_progress();
+  output.text(fmt::format("\nsteps {} to {} beside their prediction:\n{}", Recorder::kWarmSteps + 1,
+                          Recorder::kFirstSteps,
+                          stage_table(job.plan, job.predicted.trace, measured)));
+  for (const std::string& warning :
+       stage_warnings(job.plan, job.predicted.trace, measured, kFarOff)) {
+    told.on_note("warning: " + warning);
+    Value line = Value::map();
+    line.set("event", Value::of("note"));
+    line.set("text", Value::of(warning));
+    output.line(line);
+  }
+}
+
 JobPhase phase_of(TrainOptions::Phase phase) {
   switch (phase) {
     case TrainOptions::Phase::kEvaluating:
@@ -253,6 +271,9 @@ int train_as_member(const TrainArgs& args, Membership& membership, Output& outpu
     } else {
       fmt::print(stderr, "{}\n", text);  // which the launcher marks with this process's number
     }
+  };
+  options.on_first_steps = [&](const Trace& measured) {
+    tell_first_steps(job, measured, *told, output);
   };
   const TrainResult result = train(job, options);
   // A process that had no signal of its own learned of it from the others.
