@@ -338,6 +338,10 @@ class Parser {
     profile
         .text("--from", options_.profile.from, "FILE",
               "measure nothing: read a layer graph of PipeDream's profiler")
+        .text("--predict", options_.profile.predict, "FILE",
+              "predict the layers' times by a model of `millrace bench latency`")
+        .count("--observe", options_.profile.observe,
+               "with --predict: layers to measure, which refine it for this machine", false)
         .count("--samples", options_.profile.samples,
                "samples at a time; default: a microbatch, with --from 1")
         .text("-o,--output", options_.profile.output, "FILE", "where to write");
@@ -355,8 +359,9 @@ class Parser {
 
     add(Command::kBench, "bench", "Throughput, overhead, prediction: medians of alternating runs",
         "millrace bench overhead")
-        .positional("WHAT", options_.bench.what,
-                    "throughput, overhead, prediction, emulation, rules, loading or collectives")
+        .positional(
+            "WHAT", options_.bench.what,
+            "throughput, overhead, prediction, emulation, rules, loading, latency or collectives")
         .positional("RUN", options_.bench.config,
                     "of emulation: a configuration with [emulate]; of rules: any", false)
         .texts("--set", options_.bench.set, "TABLE.KEY=VALUE",
@@ -365,6 +370,11 @@ class Parser {
                "of rules: may be repeated, with options and lr; default: all")
         .texts("--model", options_.bench.models, "NAME", "may be repeated; default: lenet and mlp")
         .text("--engine", options_.bench.engine, "NAME", "of collectives: gloo or mpi")
+        .count("--layers", options_.bench.layers, "of latency: how many to measure")
+        .text("-o,--output", options_.bench.output, "FOLDER",
+              "of latency: where measurements and model.json are written")
+        .text("--from", options_.bench.from, "FOLDER",
+              "of latency: learn from the measurements there")
         .count("--repeats", options_.bench.repeats, "runs of each");
   }
 
@@ -386,6 +396,12 @@ class Parser {
     }
     if (!args.from.empty() && !args.run.config.empty()) {
       throw command.refusal("RUN and --from exclude each other; give one");
+    }
+    if (!args.from.empty() && !args.predict.empty()) {
+      throw command.refusal("--from and --predict exclude each other; give one");
+    }
+    if (args.predict.empty() && args.observe > 0) {
+      throw command.refusal("--observe goes with --predict");
     }
     if (!args.from.empty() && (!args.run.set.empty() || args.run.fresh)) {
       throw command.refusal("--set and --fresh go with RUN; --from reads what was measured");

@@ -114,6 +114,8 @@ struct ProfileArgs {
   RunArgs run;
   std::string from;  // --from: a layer graph of PipeDream's profiler, in place of a run
   std::optional<int64_t> samples;  // default: one microbatch; with `from`, what it was profiled at
+  std::string predict;             // --predict: a latency model, in place of measuring
+  int observe = 0;                 // --observe: times of so many layers are measured to refine it
   std::string output = "profile.json";
 };
 
@@ -128,12 +130,16 @@ struct DoctorArgs {
 };
 
 struct BenchArgs {
-  std::string what;    // throughput, overhead, prediction, emulation, rules, loading, collectives
+  std::string what;    // throughput, overhead, prediction, emulation, rules, loading, latency,
+                       // collectives
   std::string config;  // emulation: a run.toml with [emulate]; rules: a run.toml
   std::vector<std::string> set;     // emulation, rules: settings over it
   std::vector<std::string> rules;   // rules: "NAME" or "NAME:KEY=VALUE,..."; default all
   std::vector<std::string> models;  // throughput and prediction; default lenet and mlp
   std::string engine = "gloo";      // collectives: what joins the two processes
+  int layers = 1000;                // latency: how many to measure
+  std::string output = "latency";   // latency: the folder to write to
+  std::string from;                 // latency: such a folder, whose measurements are taken
   int repeats = 5;
 };
 

@@ -52,6 +52,7 @@ int run_bench(const BenchArgs& args, Output& output) {
                         {"emulation", bench_emulation},
                         {"rules", bench_rules},
                         {"loading", bench_loading},
+                        {"latency", bench_latency},
                         {"collectives", bench_collectives}};
   if (args.repeats < 1) {
     throw Error(ErrorCode::kInvalidArgument,

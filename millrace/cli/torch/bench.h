@@ -40,6 +40,7 @@ void bench_prediction(const BenchArgs& args, Output& output, Value& answer);
 void bench_collectives(const BenchArgs& args, Output& output, Value& answer);
 void bench_rules(const BenchArgs& args, Output& output, Value& answer);
 void bench_emulation(const BenchArgs& args, Output& output, Value& answer);
+void bench_latency(const BenchArgs& args, Output& output, Value& answer);
 void bench_loading(const BenchArgs& args, Output& output, Value& answer);
 
 }  // namespace millrace::cli
