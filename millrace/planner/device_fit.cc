@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "millrace/base/error.h"
-#include "millrace/planner/internal/layer_features.h"
 #include "millrace/planner/internal/linear_solve.h"
 
 namespace millrace {
@@ -17,8 +16,7 @@ constexpr double kFactorRidge = 3;
 
 std::array<double, DeviceFit::kTerms> terms_of(const LayerProfile& layer, int64_t samples,
                                                LayerPass pass, double base_s) {
-  return {base_s, internal::pass_flops(layer, samples, pass), internal::pass_bytes(layer, samples),
-          1.0};
+  return {base_s, pass_flops(layer, samples, pass), pass_bytes(layer, samples), 1.0};
 }
 
 }  // namespace
@@ -78,6 +76,21 @@ double DeviceFit::predict(const LayerProfile& layer, int64_t samples, LayerPass 
   const auto factor = factors_.find(layer.kind);
   return by_terms(terms_of(layer, samples, pass, base_s)) *
          (factor == factors_.end() ? 1.0 : factor->second);
+}
+
+Profile with_fitted_latencies(Profile profile, const DeviceFit& fit) {
+  for (LayerProfile& layer : profile.layers) {
+    const auto refine = [&](const char* field, LayerPass pass, double& seconds) {
+      if (std::find(layer.estimated.begin(), layer.estimated.end(), field) !=
+          layer.estimated.end()) {
+        seconds = fit.predict(layer, profile.samples_per_microbatch, pass, seconds);
+      }
+    };
+    refine("forward_s", LayerPass::kForward, layer.forward_s);
+    refine("input_gradient_s", LayerPass::kInputGradient, layer.input_gradient_s);
+    refine("weight_gradient_s", LayerPass::kWeightGradient, layer.weight_gradient_s);
+  }
+  return profile;
 }
 
 double fit_seconds_per_flop(std::vector<FlopsTime> observed) {

@@ -50,6 +50,9 @@ class DeviceFit {
   std::map<std::string, double> factors_;
 };
 
+// The profile with all times that it calls estimated, but for updates, as the device takes them.
+Profile with_fitted_latencies(Profile profile, const DeviceFit& fit);
+
 // What predicts best from FLOPs alone: c of t = c FLOPs with the least mean relative error, a
 // weighted median. For comparison. Nothing observed, or nothing above 0: 0.
 struct FlopsTime {

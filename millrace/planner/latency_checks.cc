@@ -10,7 +10,6 @@
 #include "millrace/base/error.h"
 #include "millrace/base/random.h"
 #include "millrace/planner/device_fit.h"
-#include "millrace/planner/internal/layer_features.h"
 #include "millrace/planner/planner.h"
 
 namespace millrace {
@@ -22,70 +21,7 @@ constexpr uint64_t kDeviceDraws = 50;
 constexpr std::array<const char*, kLayerPasses.size()> kPassNames = {"forward", "input gradient",
                                                                      "weight gradient"};
 
-// A layer, and what models that never saw it say of it.
-struct Judged {
-  const LayerProfile* layer = nullptr;
-  int64_t samples = 1;
-  std::array<double, kLayerPasses.size()> predicted_s{};
-  std::array<double, kLayerPasses.size()> flops_only_s{};
-};
-
-std::vector<Judged> held_out(const std::vector<Profile>& profiles) {
-  std::vector<Judged> all;
-  for (const Profile& profile : profiles) {
-    for (const LayerProfile& layer : profile.layers) {
-      all.push_back({&layer, profile.samples_per_microbatch, {}, {}});
-    }
-  }
-  const std::vector<int64_t> order =
-      permutation(RandomKey(1).with("held out"), static_cast<int64_t>(all.size()));
-  std::vector<int64_t> fold(all.size());
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    fold[static_cast<std::size_t>(order[i])] = static_cast<int64_t>(i) % kFolds;
-  }
-  for (int64_t f = 0; f < kFolds; ++f) {
-    std::vector<Profile> seen;
-    std::array<std::vector<FlopsTime>, kLayerPasses.size()> flops;
-    std::size_t at = 0;
-    for (const Profile& profile : profiles) {
-      Profile part = profile;
-      part.layers.clear();
-      part.edges.clear();
-      for (const LayerProfile& layer : profile.layers) {
-        if (fold[at++] == f) {
-          continue;
-        }
-        part.layers.push_back(layer);
-        for (std::size_t p = 0; p < kLayerPasses.size(); ++p) {
-          const double seconds = seconds_of(layer, kLayerPasses[p]);
-          if (seconds >= kShortestJudgedS) {
-            flops[p].push_back(
-                {internal::pass_flops(layer, profile.samples_per_microbatch, kLayerPasses[p]),
-                 seconds});
-          }
-        }
-      }
-      seen.push_back(std::move(part));
-    }
-    const LatencyModel model = learn_latencies(seen);
-    for (std::size_t p = 0; p < kLayerPasses.size(); ++p) {
-      const double seconds_per_flop = fit_seconds_per_flop(flops[p]);
-      for (std::size_t i = 0; i < all.size(); ++i) {
-        Judged& judged = all[i];
-        if (fold[i] == f) {
-          judged.predicted_s[p] =
-              predict_latency(model, *judged.layer, judged.samples, kLayerPasses[p]);
-          judged.flops_only_s[p] =
-              seconds_per_flop *
-              internal::pass_flops(*judged.layer, judged.samples, kLayerPasses[p]);
-        }
-      }
-    }
-  }
-  return all;
-}
-
-void add(const Judged& judged, std::size_t pass, LatencyErrors& errors) {
+void add(const HeldOutLayer& judged, std::size_t pass, LatencyErrors& errors) {
   const double measured_s = seconds_of(*judged.layer, kLayerPasses[pass]);
   if (measured_s < kShortestJudgedS) {
     return;
@@ -107,7 +43,7 @@ void average(LatencyErrors& errors) {
 
 // A pass of a layer on a device, beside what is known of it from the first.
 struct OnDevice {
-  const Judged* first = nullptr;
+  const HeldOutLayer* first = nullptr;
   LayerPass pass{};
   double first_s = 0;
   double predicted_s = 0;
@@ -138,7 +74,7 @@ double flops_error(const std::vector<OnDevice>& times, const std::vector<int64_t
   double seconds_per_flop = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
     const OnDevice& time = times[static_cast<std::size_t>(order[i])];
-    const double flops = internal::pass_flops(*time.first->layer, time.first->samples, time.pass);
+    const double flops = pass_flops(*time.first->layer, time.first->samples, time.pass);
     if (i < static_cast<std::size_t>(observations)) {
       observed.push_back({flops, time.device_s});
       seconds_per_flop = fit_seconds_per_flop(observed);
@@ -184,11 +120,64 @@ double slowest_stage(const std::vector<double>& planned_s, const std::vector<dou
 
 }  // namespace
 
-std::vector<HeldOutErrors> held_out_errors(const std::vector<Profile>& profiles) {
+std::vector<HeldOutLayer> hold_out(const std::vector<Profile>& profiles) {
+  std::vector<HeldOutLayer> all;
+  for (const Profile& profile : profiles) {
+    for (const LayerProfile& layer : profile.layers) {
+      all.push_back({&layer, profile.samples_per_microbatch, {}, {}});
+    }
+  }
+  const std::vector<int64_t> order =
+      permutation(RandomKey(1).with("held out"), static_cast<int64_t>(all.size()));
+  std::vector<int64_t> fold(all.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    fold[static_cast<std::size_t>(order[i])] = static_cast<int64_t>(i) % kFolds;
+  }
+  for (int64_t f = 0; f < kFolds; ++f) {
+    std::vector<Profile> seen;
+    std::array<std::vector<FlopsTime>, kLayerPasses.size()> flops;
+    std::size_t at = 0;
+    for (const Profile& profile : profiles) {
+      Profile part = profile;
+      part.layers.clear();
+      part.edges.clear();
+      for (const LayerProfile& layer : profile.layers) {
+        if (fold[at++] == f) {
+          continue;
+        }
+        part.layers.push_back(layer);
+        for (std::size_t p = 0; p < kLayerPasses.size(); ++p) {
+          const double seconds = seconds_of(layer, kLayerPasses[p]);
+          if (seconds >= kShortestJudgedS) {
+            flops[p].push_back(
+                {pass_flops(layer, profile.samples_per_microbatch, kLayerPasses[p]), seconds});
+          }
+        }
+      }
+      seen.push_back(std::move(part));
+    }
+    const LatencyModel model = learn_latencies(seen);
+    for (std::size_t p = 0; p < kLayerPasses.size(); ++p) {
+      const double seconds_per_flop = fit_seconds_per_flop(flops[p]);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        HeldOutLayer& judged = all[i];
+        if (fold[i] == f) {
+          judged.predicted_s[p] =
+              predict_latency(model, *judged.layer, judged.samples, kLayerPasses[p]);
+          judged.flops_only_s[p] =
+              seconds_per_flop * pass_flops(*judged.layer, judged.samples, kLayerPasses[p]);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<HeldOutErrors> held_out_errors(const std::vector<HeldOutLayer>& layers) {
   LatencyErrors all;
   std::array<LatencyErrors, kLayerPasses.size()> passes;
   std::map<std::string, LatencyErrors> kinds;
-  for (const Judged& judged : held_out(profiles)) {
+  for (const HeldOutLayer& judged : layers) {
     for (std::size_t p = 0; p < kLayerPasses.size(); ++p) {
       add(judged, p, all);
       add(judged, p, passes[p]);
@@ -208,11 +197,10 @@ std::vector<HeldOutErrors> held_out_errors(const std::vector<Profile>& profiles)
   return rows;
 }
 
-DeviceErrors unseen_device_errors(const std::vector<Profile>& first,
+DeviceErrors unseen_device_errors(const std::vector<HeldOutLayer>& first,
                                   const std::vector<Profile>& device, int observations) {
-  const std::vector<Judged> known = held_out(first);
-  std::map<std::pair<std::string, int64_t>, const Judged*> by_name;
-  for (const Judged& judged : known) {
+  std::map<std::pair<std::string, int64_t>, const HeldOutLayer*> by_name;
+  for (const HeldOutLayer& judged : first) {
     by_name[{judged.layer->name, judged.samples}] = &judged;
   }
   std::vector<OnDevice> times;
@@ -223,7 +211,7 @@ DeviceErrors unseen_device_errors(const std::vector<Profile>& first,
       if (found == by_name.end()) {
         continue;
       }
-      const Judged& judged = *found->second;
+      const HeldOutLayer& judged = *found->second;
       for (std::size_t p = 0; p < kLayerPasses.size(); ++p) {
         const double first_s = seconds_of(*judged.layer, kLayerPasses[p]);
         const double device_s = seconds_of(layer, kLayerPasses[p]);
@@ -258,14 +246,14 @@ DeviceErrors unseen_device_errors(const std::vector<Profile>& first,
   return errors;
 }
 
-PartitionErrors partition_errors(const std::vector<Profile>& profiles) {
+PartitionErrors partition_errors(const std::vector<HeldOutLayer>& held_out) {
   struct Times {
     double measured_s = 0;
     double predicted_s = 0;
     double flops_only_s = 0;
   };
   std::vector<Times> layers;
-  for (const Judged& judged : held_out(profiles)) {
+  for (const HeldOutLayer& judged : held_out) {
     Times times;
     for (std::size_t p = 0; p < kLayerPasses.size(); ++p) {
       times.measured_s += seconds_of(*judged.layer, kLayerPasses[p]);

@@ -2,6 +2,7 @@
 // comes of its times. For `millrace bench latency`. Pure functions; what is drawn is keyed.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,14 +23,25 @@ struct LatencyErrors {
   double flops_only = 0;  // t = c FLOPs, one c a pass, fitted to what the predictor learned from
 };
 
+// A layer, and what is said of it by a model that learned from four fifths of the layers, it not
+// among them.
+struct HeldOutLayer {
+  const LayerProfile* layer = nullptr;
+  int64_t samples = 1;
+  std::array<double, kLayerPasses.size()> predicted_s{};
+  std::array<double, kLayerPasses.size()> flops_only_s{};  // by t = c FLOPs, fitted to the same
+};
+
+// Every layer once. `profiles` has to outlive what is returned. Errors are those of
+// learn_latencies.
+std::vector<HeldOutLayer> hold_out(const std::vector<Profile>& profiles);
+
 struct HeldOutErrors {
   std::string what;  // a pass, "all", or a kind of layer
   LatencyErrors errors;
 };
 
-// Every layer is predicted once, by a model learned from four fifths of the layers, it not among
-// them. Errors are those of learn_latencies.
-std::vector<HeldOutErrors> held_out_errors(const std::vector<Profile>& profiles);
+std::vector<HeldOutErrors> held_out_errors(const std::vector<HeldOutLayer>& layers);
 
 struct DeviceErrors {
   double slower = 1;          // median of this device's time over the first one's
@@ -41,7 +53,7 @@ struct DeviceErrors {
 
 // Means over 50 draws of `observations` times of the device, each judged on all others.
 // `first`: the same layers by name and samples, and more, on the device learned from.
-DeviceErrors unseen_device_errors(const std::vector<Profile>& first,
+DeviceErrors unseen_device_errors(const std::vector<HeldOutLayer>& first,
                                   const std::vector<Profile>& device, int observations);
 
 // Chains of held-out layers, cut into stages of one worker each by planner `pipedream` over free
@@ -55,6 +67,6 @@ struct PartitionErrors {
   double flops_mean = 0;  // of cuts by FLOPs
   double flops_most = 0;
 };
-PartitionErrors partition_errors(const std::vector<Profile>& profiles);
+PartitionErrors partition_errors(const std::vector<HeldOutLayer>& held_out);
 
 }  // namespace millrace

@@ -27,6 +27,14 @@ inline constexpr std::array kLayerPasses = {LayerPass::kForward, LayerPass::kInp
 double seconds_of(const LayerProfile& layer, LayerPass pass);
 double spread_of(const LayerProfile& layer, LayerPass pass);
 
+// Multiplications and additions of one pass over the profile's microbatch: the profile's own where
+// it has them; else two a weight and place of the output for a layer whose weights are a matrix or
+// a kernel, and one an element of the larger of input and output for all others.
+double pass_flops(const LayerProfile& layer, int64_t samples, LayerPass pass);
+
+// Bytes of input, output and parameters that a pass moves at least once.
+double pass_bytes(const LayerProfile& layer, int64_t samples);
+
 // One regression: of a pass of the layers of one kind, or of all kinds together.
 struct LatencyCurve {
   // Seconds a FLOP, a byte and a pass, none below 0: what lines and points start from.
@@ -35,9 +43,10 @@ struct LatencyCurve {
   std::vector<double> scales;  // what a deviation is divided by; 0: the feature never differed
   double intercept = 0;        // of the logarithm of seconds over the base
   std::vector<double> slopes;  // a scaled feature
-  // What the line leaves: a sum over learned layers of weight x exp(-distance^2 / (2 length^2)).
+  // What the line leaves: a sum over learned layers of weight x exp(-(distance / length)^power).
   // Without points it is the line alone.
   double length = 1;
+  double power = 2;                         // 1 or 2: rough or smooth
   std::vector<std::vector<double>> points;  // scaled features
   std::vector<double> weights;
   bool operator==(const LatencyCurve&) const = default;

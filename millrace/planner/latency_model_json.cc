@@ -30,6 +30,7 @@ Value to_value(const LatencyCurve& curve) {
   item.set("intercept", Value::of(curve.intercept));
   item.set("slopes", list_of(curve.slopes));
   item.set("length", Value::of(curve.length));
+  item.set("power", Value::of(curve.power));
   item.set("weights", list_of(curve.weights));
   Value points = Value::list();
   for (const std::vector<double>& point : curve.points) {
@@ -73,6 +74,10 @@ LatencyCurve curve_from(Reader& reader) {
   curve.length = reader.number("length");
   if (curve.length <= 0) {
     throw reader.error("length", fmt::format("expected a length above 0, found {}", curve.length));
+  }
+  curve.power = reader.number("power");
+  if (curve.power != 1 && curve.power != 2) {
+    throw reader.error("power", fmt::format("expected 1 or 2, found {}", curve.power));
   }
   curve.weights = reader.numbers("weights");
   const Value* points = reader.raw("points");

@@ -5,14 +5,15 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "millrace/base/clock.h"
 #include "millrace/base/random.h"
 #include "millrace/profiler/profile_model.h"
-#include "millrace/transport/pause.h"
 
 namespace millrace {
 namespace {
@@ -114,8 +115,7 @@ class Throttled final : public Layer {
   void slow_down(double start_s) const {
     const double took_s = monotonic_s() - start_s;
     if (throttle_.sleep > 0) {
-      static const AbortFlag never;
-      pause_until(monotonic_s() + throttle_.sleep * took_s, never);
+      std::this_thread::sleep_for(std::chrono::duration<double>(throttle_.sleep * took_s));
     }
     if (throttle_.flops > 0) {
       constexpr std::size_t kLanes = 8;
@@ -218,6 +218,7 @@ LayerProfile measure_layer(LayerAlone alone, double seconds, const Throttle& thr
   request.samples = alone.samples;
   request.train.momentum = 0.9;
   request.seconds = seconds;
+  request.peak = false;
   return profile_model(request).layers[static_cast<std::size_t>(measured)];
 }
 

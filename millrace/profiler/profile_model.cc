@@ -298,8 +298,12 @@ Profile profile_model(const ProfileRequest& request) {
   };
   const auto measure = [&] {
     Passes passes(request);
-    for (int i = 0; i < kWarmUpPasses; ++i) {
+    for (int i = 0; i < (request.timed ? kWarmUpPasses : 1); ++i) {
       passes.run(nullptr);
+    }
+    if (!request.timed) {
+      std::fill(times.begin(), times.end(), LayerTimes{{0.0}, {0.0}, {0.0}, {0.0}});
+      done = true;
     }
     const double begin_s = monotonic_s();
     int passed = 0;
@@ -346,9 +350,11 @@ Profile profile_model(const ProfileRequest& request) {
   profile.dtype = request.model->dtype() == at::kDouble ? "float64" : "float32";
   profile.samples_per_microbatch = request.samples;
   profile.busy_ranks = request.busy_ranks;
-  constexpr double kPeakShare = 0.2;  // of the time that the layers had
-  profile.peak_flops_per_s = measure_gemm_flops_per_s(request.busy_ranks, request.model->dtype(),
-                                                      kPeakShare * request.seconds);
+  if (request.timed && request.peak) {
+    constexpr double kPeakShare = 0.2;  // of the time that the layers had
+    profile.peak_flops_per_s = measure_gemm_flops_per_s(request.busy_ranks, request.model->dtype(),
+                                                        kPeakShare * request.seconds);
+  }
   for (std::size_t l = 0; l < times.size(); ++l) {
     LayerProfile& layer = profile.layers[l];
     layer.forward_s = median(times[l].forward);

@@ -24,6 +24,8 @@ struct ProfileRequest {
   int busy_ranks = 1;    // threads that run the same work meanwhile, the measured one included
   TrainConfig train;     // its optimizer, for update_s
   double seconds = 1.5;  // spent measuring layers, at least; and at least 7 repeats
+  bool timed = true;     // false: one pass, which counts bytes; all seconds are 0
+  bool peak = true;      // whether the peak of products is measured too, where times are
   std::string machine;   // recorded in the profile
   std::function<void(double fraction)> progress;  // may be empty; called from the measuring thread
 };

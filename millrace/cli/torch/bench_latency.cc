@@ -15,7 +15,6 @@
 #include "millrace/base/text.h"
 #include "millrace/cli/torch/bench.h"
 #include "millrace/cli/torch/latency_layers.h"
-#include "millrace/planner/internal/layer_features.h"
 #include "millrace/planner/latency_checks.h"
 #include "millrace/planner/latency_model.h"
 #include "millrace/profiler/measure_cluster.h"
@@ -34,14 +33,14 @@ Throttle throttle_of(const std::string& device, const LayerProfile& layer, int64
   if (device == "sleep") {
     throttle.sleep = 2;
   } else if (device == "compute") {
-    throttle.flops = 0.25 * internal::pass_flops(layer, samples, LayerPass::kForward);
+    throttle.flops = 0.25 * pass_flops(layer, samples, LayerPass::kForward);
   } else if (device == "memory") {
-    throttle.bytes = 2 * internal::pass_bytes(layer, samples);
+    throttle.bytes = 2 * pass_bytes(layer, samples);
   }
   return throttle;
 }
 
-// What the layer is.
+// What the layer is, before it is measured.
 LayerProfile described(const LayerAlone& alone) {
   LayerProfile layer;
   layer.name = alone.layer->name();
@@ -50,6 +49,7 @@ LayerProfile described(const LayerAlone& alone) {
   const TensorSpecs inputs(static_cast<std::size_t>(alone.num_inputs), alone.input);
   const TensorSpec output = alone.layer->output(inputs);
   layer.output_shape = output.sample_shape;
+  layer.forward_flops = static_cast<double>(alone.samples) * alone.layer->forward_flops(inputs);
   layer.output_bytes = alone.samples * output.sample_bytes();
   const std::vector<ParameterSpec> parameters = alone.layer->parameters();
   if (!parameters.empty()) {
@@ -114,13 +114,8 @@ class Measuring {
         output_.progress(fmt::format("{} device, round {} of {}: layer {} of {}", device, round + 1,
                                      args_.repeats, i + 1, chosen.size()));
         const Known& known = *chosen[i];
-        LayerProfile layer = measure_layer(known.drawn.make(), kSecondsAMeasurement,
-                                           throttle_of(device, known.described, known.samples));
-        layer.kind = known.described.kind;
-        layer.input_shape = known.described.input_shape;
-        layer.output_shape = known.described.output_shape;
-        layer.weight_shape = known.described.weight_shape;
-        rounds[i].push_back(std::move(layer));
+        rounds[i].push_back(measure_layer(known.drawn.make(), kSecondsAMeasurement,
+                                          throttle_of(device, known.described, known.samples)));
       }
     }
     std::map<int64_t, Profile> by_samples;
@@ -180,8 +175,8 @@ Value to_value(const LatencyErrors& errors) {
   return value;
 }
 
-void show_held_out(const std::vector<Profile>& profiles, Output& output, Value& answer) {
-  const std::vector<HeldOutErrors> rows = held_out_errors(profiles);
+void show_held_out(const std::vector<HeldOutLayer>& layers, Output& output, Value& answer) {
+  const std::vector<HeldOutErrors> rows = held_out_errors(layers);
   TextTable table({"held-out layers", "times", "spread of repeats", "predictor", "FLOPs only"});
   Value list = Value::list();
   for (const HeldOutErrors& row : rows) {
@@ -195,7 +190,7 @@ void show_held_out(const std::vector<Profile>& profiles, Output& output, Value& 
   answer.set("held_out", std::move(list));
 }
 
-void show_devices(const std::vector<Profile>& first,
+void show_devices(const std::vector<HeldOutLayer>& first,
                   const std::map<std::string, std::vector<Profile>>& devices, Output& output,
                   Value& answer) {
   TextTable table({"unseen device, 20 observations", "slower by", "times", "base measured",
@@ -219,8 +214,8 @@ void show_devices(const std::vector<Profile>& first,
   answer.set("devices", std::move(list));
 }
 
-void show_partition(const std::vector<Profile>& profiles, Output& output, Value& answer) {
-  const PartitionErrors errors = partition_errors(profiles);
+void show_partition(const std::vector<HeldOutLayer>& layers, Output& output, Value& answer) {
+  const PartitionErrors errors = partition_errors(layers);
   output.text(fmt::format(
       "{} chains of {} held-out layers in {} stages: the slowest stage of the partition by "
       "predicted "
@@ -255,9 +250,10 @@ void bench_latency(const BenchArgs& args, Output& output, Value& answer) {
     }
   }
   output.end_progress();
-  show_held_out(first, output, answer);
-  show_devices(first, devices, output, answer);
-  show_partition(first, output, answer);
+  const std::vector<HeldOutLayer> held_out = hold_out(first);
+  show_held_out(held_out, output, answer);
+  show_devices(held_out, devices, output, answer);
+  show_partition(held_out, output, answer);
   make_directories(args.output);
   const std::string path = args.output + "/model.json";
   const LatencyModel model = learn_latencies(first);

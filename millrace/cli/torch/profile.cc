@@ -12,6 +12,9 @@
 namespace millrace::cli {
 
 int run_profile(const ProfileArgs& args, Output& output) {
+  if (!args.predict.empty()) {
+    return run_predicted_profile(args, output);
+  }
   const RunConfig config = read_run_config(args.run.config, args.run.set);
   if (config.emulates_model()) {
     throw Error(ErrorCode::kInvalidArgument,

@@ -117,14 +117,18 @@ void fit_line(LatencyCurve& curve, const std::vector<std::vector<double>>& point
   curve.slopes = solve(cholesky(std::move(normal)), std::move(right));
 }
 
+double likeness(double squared_distance, double length, double power) {
+  return std::exp(-std::pow(squared_distance / (length * length), power / 2));
+}
+
 // The process over the line's residuals: weights, and how far each observation is from what the
 // others say of it, in the mean.
 double fit_process(const SquareMatrix& distances, const std::vector<double>& residuals,
-                   double length, double noise, std::vector<double>& weights) {
+                   double length, double power, double noise, std::vector<double>& weights) {
   SquareMatrix kernel(distances.size);
   for (std::size_t i = 0; i < distances.size; ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      kernel.at(i, j) = std::exp(-distances.at(i, j) / (2 * length * length));
+      kernel.at(i, j) = likeness(distances.at(i, j), length, power);
     }
     kernel.at(i, i) = 1 + noise;
   }
@@ -169,14 +173,17 @@ LatencyCurve fit_curve(const std::vector<std::vector<double>>& features,
       distances.at(i, j) = squared_distance(points[i], points[j]);
     }
   }
-  for (const double length : {1.0, 2.0, 4.0, 8.0}) {
-    for (const double noise : {0.001, 0.01, 0.1, 1.0}) {
-      std::vector<double> weights;
-      const double error = fit_process(distances, residuals, length, noise, weights);
-      if (error < least_error) {
-        least_error = error;
-        curve.length = length;
-        curve.weights = std::move(weights);
+  for (const double power : {1.0, 2.0}) {
+    for (const double length : {1.5, 3.0, 6.0, 12.0}) {
+      for (const double noise : {0.001, 0.01, 0.1, 1.0}) {
+        std::vector<double> weights;
+        const double error = fit_process(distances, residuals, length, power, noise, weights);
+        if (error < least_error) {
+          least_error = error;
+          curve.length = length;
+          curve.power = power;
+          curve.weights = std::move(weights);
+        }
       }
     }
   }
@@ -190,8 +197,8 @@ double evaluate(const LatencyCurve& curve, const std::vector<double>& features) 
   const std::vector<double> point = scaled(curve, features);
   double value = base_logarithm(curve, features) + line(curve, point);
   for (std::size_t i = 0; i < curve.points.size(); ++i) {
-    value += curve.weights[i] * std::exp(-squared_distance(point, curve.points[i]) /
-                                         (2 * curve.length * curve.length));
+    value += curve.weights[i] *
+             likeness(squared_distance(point, curve.points[i]), curve.length, curve.power);
   }
   return value;
 }

@@ -5,7 +5,7 @@
 
 #include "millrace/base/error.h"
 
-namespace millrace::internal {
+namespace millrace {
 namespace {
 
 constexpr double kElementBytes = 4;  // of what has no shape
@@ -75,6 +75,8 @@ double pass_bytes(const LayerProfile& layer, int64_t samples) {
          static_cast<double>(layer.parameter_bytes);
 }
 
+namespace internal {
+
 std::vector<double> layer_features(const LayerProfile& layer, int64_t samples) {
   const Extents in = extents_of(layer.input_shape);
   const Extents out = extents_of(layer.output_shape);
@@ -104,4 +106,5 @@ std::vector<double> layer_features(const LayerProfile& layer, int64_t samples) {
   return features;
 }
 
-}  // namespace millrace::internal
+}  // namespace internal
+}  // namespace millrace

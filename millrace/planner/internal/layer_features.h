@@ -10,14 +10,6 @@
 
 namespace millrace::internal {
 
-// Multiplications and additions of one pass over the profile's microbatch: the profile's own where
-// it has them; else two a weight and place of the output for a layer whose weights are a matrix or
-// a kernel, and one an element of the larger of input and output for all others.
-double pass_flops(const LayerProfile& layer, int64_t samples, LayerPass pass);
-
-// Bytes of input, output and parameters that a pass moves at least once.
-double pass_bytes(const LayerProfile& layer, int64_t samples);
-
 // Logarithms of FLOPs, input, output, parameters, what is kept for the backward, FLOPs a byte,
 // samples, places, features and channels on both sides, kernel, stride; and whether widths are
 // multiples of 8. Always so many, in this order.
