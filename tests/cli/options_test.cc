@@ -148,6 +148,13 @@ TEST(OptionsTest, TheOtherSubcommandsTakeTheirs) {
   EXPECT_EQ(bench.options.bench.what, "throughput");
   EXPECT_THAT(bench.options.bench.models, ElementsAre("mlp"));
   EXPECT_EQ(bench.options.bench.repeats, 3);
+  const Parsed latency = parsed({"bench", "latency", "--layers", "40", "--from", "a", "-o", "b"});
+  EXPECT_EQ(latency.options.bench.layers, 40);
+  EXPECT_EQ(latency.options.bench.from, "a");
+  EXPECT_EQ(latency.options.bench.output, "b");
+  const Parsed predict = parsed({"profile", "r.toml", "--predict", "m.json", "--observe", "4"});
+  EXPECT_EQ(predict.options.profile.predict, "m.json");
+  EXPECT_EQ(predict.options.profile.observe, 4);
   EXPECT_EQ(parsed({"list", "rules"}).options.list.kind, "rules");
   EXPECT_EQ(parsed({"report", "runs/a"}).options.report.dir, "runs/a");
 }
@@ -226,6 +233,11 @@ TEST(OptionsTest, AProfileIsMeasuredOrRead) {
   EXPECT_NE(parsed({"profile"}).printed.err.find("RUN is missing, or --from FILE"),
             std::string::npos);
   EXPECT_NE(parsed({"profile", "run.toml", "--from", "g.txt"}).printed.err.find("give one"),
+            std::string::npos);
+  EXPECT_NE(parsed({"profile", "--from", "g.txt", "--predict", "m.json"})
+                .printed.err.find("--from and --predict exclude each other"),
+            std::string::npos);
+  EXPECT_NE(parsed({"profile", "r.toml", "--observe", "4"}).printed.err.find("goes with --predict"),
             std::string::npos);
   EXPECT_NE(parsed({"profile", "--from", "g.txt", "--fresh"}).printed.err.find("go with RUN"),
             std::string::npos);
