@@ -140,6 +140,12 @@ TEST(OptionsTest, TheOtherSubcommandsTakeTheirs) {
   const Parsed profile = parsed({"profile", "r.toml", "--samples", "5", "-o", "x.json"});
   EXPECT_EQ(profile.options.profile.samples, 5);
   EXPECT_EQ(profile.options.profile.output, "x.json");
+  EXPECT_FALSE(profile.options.profile.kernels);
+  const Parsed kernels = parsed({"profile", "r.toml", "--kernels"});
+  EXPECT_TRUE(kernels.options.profile.kernels);
+  EXPECT_EQ(kernels.options.profile.output, "kernels.json");
+  EXPECT_EQ(parsed({"profile", "r.toml", "--kernels", "-o", "y.json"}).options.profile.output,
+            "y.json");
   EXPECT_EQ(parsed({"eval", "runs/a"}).options.eval.dir, "runs/a");
   const Parsed doctor = parsed({"doctor", "--measure", "--workers", "3"});
   EXPECT_TRUE(doctor.options.doctor.measure);
@@ -238,6 +244,11 @@ TEST(OptionsTest, AProfileIsMeasuredOrRead) {
                 .printed.err.find("--from and --predict exclude each other"),
             std::string::npos);
   EXPECT_NE(parsed({"profile", "r.toml", "--observe", "4"}).printed.err.find("goes with --predict"),
+            std::string::npos);
+  EXPECT_NE(parsed({"profile", "r.toml", "--predict", "m.json", "--kernels"})
+                .printed.err.find("--kernels and --predict exclude each other"),
+            std::string::npos);
+  EXPECT_NE(parsed({"profile", "--from", "g.txt", "--kernels"}).printed.err.find("measures a RUN"),
             std::string::npos);
   EXPECT_NE(parsed({"profile", "--from", "g.txt", "--fresh"}).printed.err.find("go with RUN"),
             std::string::npos);

@@ -85,6 +85,7 @@ class Subcommand {
 
   CLI::App& app() { return *app_; }
   bool parsed() const { return app_->parsed(); }
+  std::size_t count_of(const char* flag) const { return app_->get_option(flag)->count(); }
 
   void refuse_unknown() const {
     for (const std::string& extra : app_->remaining()) {
@@ -181,6 +182,9 @@ class Parser {
     command->refuse_missing();
     if (options_.command == Command::kProfile) {
       refuse_profile_of_what(*command);
+      if (options_.profile.kernels && command->count_of("--output") == 0) {
+        options_.profile.output = "kernels.json";
+      }
     }
     if (options_.command == Command::kTrain && !options_.train.engine.empty()) {
       check_engine(options_.train.engine);
@@ -333,6 +337,7 @@ class Parser {
 
     Subcommand& profile = add(Command::kProfile, "profile", "Measure the layers of a model",
                               "millrace profile examples/fashion_mnist.toml -o profile.json\n  "
+                              "millrace profile examples/fashion_mnist.toml --kernels\n  "
                               "millrace profile --from vgg16.graph.txt --samples 64 -o vgg16.json");
     add_run(profile, options_.profile.run, false);
     profile
@@ -344,6 +349,8 @@ class Parser {
                "with --predict: layers to measure, which refine it for this machine", false)
         .count("--samples", options_.profile.samples,
                "samples at a time; default: a microbatch, with --from 1")
+        .flag("--kernels", options_.profile.kernels,
+              "a step's primitives in place of layers, and what to mend; writes kernels.json")
         .text("-o,--output", options_.profile.output, "FILE", "where to write");
 
     add(Command::kEval, "eval", "A checkpoint on its test set, every sample once",
@@ -402,6 +409,12 @@ class Parser {
     }
     if (args.predict.empty() && args.observe > 0) {
       throw command.refusal("--observe goes with --predict");
+    }
+    if (!args.from.empty() && args.kernels) {
+      throw command.refusal("--kernels measures a RUN; --from measures nothing");
+    }
+    if (!args.predict.empty() && args.kernels) {
+      throw command.refusal("--kernels and --predict exclude each other; give one");
     }
     if (!args.from.empty() && (!args.run.set.empty() || args.run.fresh)) {
       throw command.refusal("--set and --fresh go with RUN; --from reads what was measured");

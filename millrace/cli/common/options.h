@@ -116,7 +116,8 @@ struct ProfileArgs {
   std::optional<int64_t> samples;  // default: one microbatch; with `from`, what it was profiled at
   std::string predict;             // --predict: a latency model, in place of measuring
   int observe = 0;                 // --observe: times of so many layers are measured to refine it
-  std::string output = "profile.json";
+  bool kernels = false;            // --kernels: primitives in place of layers
+  std::string output = "profile.json";  // with `kernels`, by default kernels.json
 };
 
 struct EvalArgs {

@@ -1,4 +1,4 @@
-// millrace profile: measure the layers of a model.
+// millrace profile: measure the layers of a model, or its primitives.
 #include <fmt/format.h>
 
 #include "millrace/base/file.h"
@@ -6,36 +6,20 @@
 #include "millrace/cli/common/catalog.h"
 #include "millrace/cli/common/flops_text.h"
 #include "millrace/cli/torch/commands.h"
+#include "millrace/cli/torch/kernel_table.h"
 #include "millrace/profiler/measure_cluster.h"
 #include "millrace/profiler/profile_model.h"
 
 namespace millrace::cli {
+namespace {
 
-int run_profile(const ProfileArgs& args, Output& output) {
-  if (!args.predict.empty()) {
-    return run_predicted_profile(args, output);
-  }
-  const RunConfig config = read_run_config(args.run.config, args.run.set);
-  if (config.emulates_model()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("this run waits by the profile {} and computes nothing that could be "
-                            "measured; profile a run without it",
-                            config.emulate->profile))
-        .in_file(args.run.config)
-        .at_key("emulate.profile");
-  }
-  Job job;
-  load_data_and_model(config, job);
+int layers_of(const ProfileArgs& args, const RunConfig& config, const Job& job, int64_t samples,
+              Output& output) {
   PreparationSink progress(output);
   ProfileRequest request;
   request.model = &job.model;
   request.dataset = job.data.train.get();
-  request.samples =
-      args.samples.value_or(split_evenly(config.train.batch, config.parallel.microbatches).front());
-  if (request.samples < 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--samples {}: expected at least 1", request.samples));
-  }
+  request.samples = samples;
   request.busy_ranks = config.parallel.workers;
   request.train = config.train;
   request.machine = machine_name();
@@ -70,6 +54,57 @@ int run_profile(const ProfileArgs& args, Output& output) {
       format_share(total_flops, total_s, profile.peak_flops_per_s),
       format_flops(profile.peak_flops_per_s), args.output));
   return 0;
+}
+
+int kernels_of(const ProfileArgs& args, const RunConfig& config, const Job& job, int64_t samples,
+               Output& output) {
+  PreparationSink progress(output);
+  KernelRequest request;
+  request.model = &job.model;
+  request.dataset = job.data.train.get();
+  request.samples = samples;
+  request.microbatches = config.parallel.microbatches;
+  request.busy_ranks = config.parallel.workers;
+  request.train = config.train;
+  request.machine = machine_name();
+  const std::string what =
+      fmt::format("recording {} at {} x {} samples, {} busy workers", job.model.name,
+                  request.microbatches, request.samples, request.busy_ranks);
+  request.progress = [&](double fraction) { progress.on_progress(what, fraction); };
+  const KernelProfile profile = profile_kernels(request);
+  output.end_progress();
+  write_file_atomically(args.output, to_json(to_value(profile)) + "\n");
+  output.document(to_value(profile));
+  output.text(kernel_table(profile));
+  output.text(fmt::format("written to {}\n", args.output));
+  return 0;
+}
+
+}  // namespace
+
+int run_profile(const ProfileArgs& args, Output& output) {
+  if (!args.predict.empty()) {
+    return run_predicted_profile(args, output);
+  }
+  const RunConfig config = read_run_config(args.run.config, args.run.set);
+  if (config.emulates_model()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("this run waits by the profile {} and computes nothing that could be "
+                            "measured; profile a run without it",
+                            config.emulate->profile))
+        .in_file(args.run.config)
+        .at_key("emulate.profile");
+  }
+  Job job;
+  load_data_and_model(config, job);
+  const int64_t samples =
+      args.samples.value_or(split_evenly(config.train.batch, config.parallel.microbatches).front());
+  if (samples < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--samples {}: expected at least 1", samples));
+  }
+  return args.kernels ? kernels_of(args, config, job, samples, output)
+                      : layers_of(args, config, job, samples, output);
 }
 
 }  // namespace millrace::cli

@@ -20,5 +20,7 @@ accuracy=$(grep -o '"accuracy": [0-9.]*' out)
   complain "eval and train disagree: $accuracy"
 gives verify '^\{ *"equal": true, *"steps": 10,.*"first_difference": null' verify run.toml --steps 1000
 gives profile '^\{ *"artifact": "profile",.*\}$' profile run.toml -o profile.json
+gives kernels '^\{ *"artifact": "kernels",.*"rows": \[.*"findings": \[.*\}$' profile run.toml --kernels
+[[ -s kernels.json ]] || complain "kernels: nothing written to kernels.json"
 gives doctor '^\{ *"machine": .*\}$' doctor
 finish "stdout is JSON"
