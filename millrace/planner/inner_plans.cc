@@ -4,9 +4,11 @@
 // over m, so that a plan of fewer layers never costs more.
 //
 // Where every cut holds all earlier ones, the end of the first group is found
-// by bisection over a stack of ends that are not dominated: with a fixed number
-// of components, a longer first group costs no less, so an end is worth keeping
-// only when what follows it costs less. Elsewhere all nested cuts are tried.
+// in a stack of ends that are not dominated: with a fixed number of components,
+// a longer first group costs no less, so an end is worth keeping only when what
+// follows it costs less. The search goes on from the one for the beginning
+// before, or is a bisection where stages are counted. Elsewhere all nested cuts
+// are tried.
 #include "millrace/planner/internal/inner_plans.h"
 
 #include <algorithm>
@@ -35,7 +37,11 @@ class InnerPlans::Filler {
         size_(plans.costs_.size(level)),
         most_(plans.costs_.most(level, 0)),
         num_states_(plans.costs_.num_states()),
-        table_(table) {
+        table_(table),
+        limit_s_(plans.limit_s_) {
+    for (int above = level + 2; above <= costs_.top(); ++above) {
+      limit_s_ *= costs_.size(above);  // a group's components share its time
+    }
     // A stage's time does not depend on what is behind it, unless memory
     // counts.
     for (int q = 1; q <= size_ && level > 0; ++q) {
@@ -54,11 +60,15 @@ class InnerPlans::Filler {
       keys_ = best_;
       if (cuts_.ordered()) {
         endings_.assign(index(0, 0, 1), Endings());
+        crossings_.assign(static_cast<std::size_t>(size_ + 1) * static_cast<std::size_t>(size_ + 1),
+                          0);
       }
       const std::vector<int>& inside = cuts_.inside(last);
       for (auto first = inside.rbegin(); first != inside.rend(); ++first) {
         one_group(*first, last);
-        if (cuts_.ordered()) {
+        if (cuts_.ordered() && num_states_ == 1) {
+          several_onward(*first);
+        } else if (cuts_.ordered()) {
           several_by_bisection(*first);
         } else if (num_states_ == 1) {
           several_by_table(*first, last);
@@ -66,6 +76,9 @@ class InnerPlans::Filler {
           several_by_trying(*first, last);
         }
         finish(*first, last);
+        if (cuts_.ordered() && !is_useful(*first, last)) {
+          break;  // nor is any longer plan
+        }
       }
     }
   }
@@ -111,6 +124,22 @@ class InnerPlans::Filler {
           for (int q = 1; q <= std::min(most_, m - 1); ++q) {
             visit(in, rest, m - q, q);
           }
+        }
+      }
+    }
+  }
+
+  // Where stages are not counted, a group costs no less with one more layer before it, so each
+  // search goes on from where the one for the beginning before this ended.
+  void several_onward(int first) {
+    for (int after = 1; after < size_; ++after) {
+      const Endings& endings = endings_[index(0, after, 0)];
+      for (int q = 1; q <= std::min(most_, size_ - after); ++q) {
+        const auto cost = [&](int cut) { return group(0, first, cut, q, after); };
+        std::size_t& crossing = crossings_[static_cast<std::size_t>(after * (size_ + 1) + q)];
+        if (const Ending* ending = endings.best_onward(cost, crossing)) {
+          double& least = best(0, after + q, first);
+          least = std::min(least, std::max(ending->key, cost(ending->cut)));
         }
       }
     }
@@ -206,6 +235,27 @@ class InnerPlans::Filler {
     }
   }
 
+  // Whether some number of components of the level above keeps a group of these within the limit.
+  // Fewer exchange less, so the fewest that compute fast enough tell; rounding may let more pass.
+  bool is_useful(int first, int last) const {
+    constexpr double kRounding = 1e-9;
+    if (limit_s_ == kNever) {
+      return true;
+    }
+    for (int state = 0; state < num_states_; ++state) {
+      const double inner_s = table_.at(state, first, last);
+      const double share = inner_s / limit_s_ * (1 - kRounding);
+      if (share > costs_.size(level_ + 1)) {
+        continue;
+      }
+      const int fewest = std::max(1, static_cast<int>(share));
+      if (costs_.group(level_ + 1, 0.0, first, last, fewest) <= limit_s_ * (1 + kRounding)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   const PartitionCosts& costs_;
   const Cuts& cuts_;
   const int level_;
@@ -214,11 +264,13 @@ class InnerPlans::Filler {
   const int most_;
   const int num_states_;
   Table& table_;
+  double limit_s_;  // of a group on the level above
   std::vector<const Table*> inner_;
   std::vector<double> best_;
   std::vector<double> keys_;
   std::vector<Endings> endings_;
-  std::vector<double> groups_;  // see several_by_table
+  std::vector<std::size_t> crossings_;  // [components after, of the group], see several_onward
+  std::vector<double> groups_;          // see several_by_table
 };
 
 const InnerPlans::Table& InnerPlans::table(int level, int outside) {

@@ -27,6 +27,7 @@ namespace millrace::internal {
 namespace {
 
 constexpr double kNever = PartitionCosts::kNever;
+constexpr double kMost = std::numeric_limits<double>::max();
 constexpr int kTooMany = std::numeric_limits<int>::max() / 2;
 constexpr double kMostSteps = 1e9;  // for tables of inner plans, a few seconds
 
@@ -135,15 +136,15 @@ class Reach {
   double least_beyond_ = kNever;
 };
 
-// The least limit that is within reach: non-negative doubles are ordered as
+// The least limit up to `most` that is within reach: non-negative doubles are ordered as
 // their bits are. Limits between two terms all have one answer, so each answer
 // moves its end of the interval to the next term.
-std::optional<double> least_limit(Reach& reach) {
-  if (!reach.within(std::numeric_limits<double>::max())) {
+std::optional<double> least_limit(Reach& reach, double most) {
+  if (!reach.within(most)) {
     return std::nullopt;
   }
   uint64_t low = 0;
-  uint64_t high = std::bit_cast<uint64_t>(std::numeric_limits<double>::max());
+  uint64_t high = std::bit_cast<uint64_t>(most);
   while (low < high) {
     const uint64_t middle = low + (high - low) / 2;
     if (reach.within(std::bit_cast<double>(middle))) {
@@ -155,15 +156,40 @@ std::optional<double> least_limit(Reach& reach) {
   return std::bit_cast<double>(low);
 }
 
+// Limits to look below, one after the other: tables of inner plans for a low one are quickly made.
+// None is below what the workers need when all of them only compute.
+std::vector<double> limits_to_try(const PartitionCosts& costs) {
+  std::vector<double> limits;
+  const double one_worker_s = costs.compute_s(0, costs.cuts().whole());
+  double workers = 1;
+  for (int level = 0; level <= costs.top(); ++level) {
+    workers *= costs.size(level);
+  }
+  if (costs.top() > 0 && costs.cuts().ordered()) {
+    for (double s = 2 * one_worker_s / workers; s > 0 && s < one_worker_s; s *= 2) {
+      limits.push_back(s);
+    }
+  }
+  limits.push_back(kMost);
+  return limits;
+}
+
 std::optional<Partition> search(const PartitionProblem& problem, bool coarse) {
   const PartitionCosts costs(problem, Aim::kTime, coarse);
-  InnerPlans plans(costs);
-  Reach reach(costs, plans);
-  const std::optional<double> least_s = least_limit(reach);
+  std::optional<InnerPlans> plans;
+  std::optional<double> least_s;
+  for (const double limit_s : limits_to_try(costs)) {
+    plans.emplace(costs, limit_s == kMost ? kNever : limit_s);
+    Reach reach(costs, *plans);
+    least_s = least_limit(reach, limit_s);
+    if (least_s) {
+      break;
+    }
+  }
   if (!least_s) {
     return std::nullopt;
   }
-  Partition partition = preferred_partition(problem, costs, plans, *least_s);
+  Partition partition = preferred_partition(problem, costs, *plans, *least_s);
   partition.minibatch_s = *least_s;
   partition.conservative = coarse;
   return partition;
@@ -212,7 +238,7 @@ double least_memory_bytes(const PartitionProblem& problem) {
   const PartitionCosts costs(problem, Aim::kMemory, too_many_tables(problem));
   InnerPlans plans(costs);
   Reach reach(costs, plans);
-  return least_limit(reach).value_or(kNever);
+  return least_limit(reach, kMost).value_or(kNever);
 }
 
 Plan plan_of(const Partition& partition, const Cuts& cuts, const Profile& profile) {

@@ -9,42 +9,11 @@
 #include <utility>
 
 #include "millrace/base/error.h"
+#include "millrace/planner/internal/line_suffixes.h"
+#include "millrace/planner/internal/suffix.h"
 
 namespace millrace::internal {
 namespace {
-
-// A plan from one cut to a fixed last one on one component: its first group and
-// what follows.
-struct Suffix {
-  int components = 0;  // of its level, used
-  int workers = 0;
-  int stages = 0;
-  int cut = 0;  // where the first group ends
-  int replicas = 1;
-  const Suffix* inner = nullptr;  // what each component of the group runs; null on level 0
-  const Suffix* rest = nullptr;
-};
-
-void append_cuts(const Suffix* suffix, std::vector<int>& cuts) {
-  for (; suffix != nullptr; suffix = suffix->rest) {
-    if (suffix->inner != nullptr) {
-      append_cuts(suffix->inner, cuts);
-    } else {
-      cuts.push_back(suffix->cut);
-    }
-  }
-}
-
-std::vector<int> cuts_of(const Suffix& suffix) {
-  std::vector<int> cuts;
-  append_cuts(&suffix, cuts);
-  return cuts;
-}
-
-bool goes_before(const Suffix& a, const Suffix& b) {
-  const auto key = [](const Suffix& s) { return std::pair(s.workers, s.stages); };
-  return key(a) != key(b) ? key(a) < key(b) : cuts_of(a) < cuts_of(b);
-}
 
 // The largest double whose quotient by `divisor` is at most `limit`.
 double largest_dividend(double limit, int divisor) {
@@ -62,11 +31,13 @@ double largest_dividend(double limit, int divisor) {
 
 class Preference {
  public:
-  Preference(const PartitionCosts& costs, InnerPlans& plans) : costs_(costs), plans_(plans) {}
+  Preference(const PartitionCosts& costs, InnerPlans& plans)
+      : costs_(costs), plans_(plans), by_line_(LineSuffixes::applies(costs)) {}
 
   const Suffix& whole(double limit) {
-    const Suffixes& row = suffixes(costs_.top(), costs_.cuts().whole(), limit, 0);
-    const Suffix* best = least(row[index(costs_.start(), 0)]);
+    count_before(limit);
+    const Suffix* best =
+        preferred(costs_.top(), costs_.start(), 0, costs_.cuts().whole(), limit, 0);
     MILLRACE_CHECK(best != nullptr, "no partition attains the least time");
     return *best;
   }
@@ -92,6 +63,61 @@ class Preference {
     return best;
   }
 
+  // Null when there is none.
+  const Suffix* preferred(int level, int state, int first, int last, double limit, int outside) {
+    if (level == 0 && by_line_) {
+      const auto line = lines_.try_emplace(std::pair(last, limit), costs_, last, limit).first;
+      return line->second.at(first);
+    }
+    return least(suffixes(level, last, limit, outside)[index(state, first)]);
+  }
+
+  // Components of `level` that the group needs at least, whatever is behind it; more than there
+  // are when none are enough.
+  int fewest(int level, int first, int cut, double limit, int outside) {
+    const int size = costs_.size(level);
+    int least = size + 1;
+    for (int in = costs_.fewest_inner(); in <= costs_.most_inner(level); ++in) {
+      int q = 1;
+      const double alone_s = plans_.group(level, in, first, cut, 1, 0, outside);
+      if (alone_s > limit && !costs_.with_memory()) {
+        // As Reach::fewest: q components take at least the time of one over q.
+        q = static_cast<int>(std::min(alone_s / limit, static_cast<double>(size))) - 1;
+        q = std::max(q, 2);
+      }
+      while (q < least && plans_.group(level, in, first, cut, q, 0, outside) > limit) {
+        ++q;
+      }
+      least = std::min(least, q);
+    }
+    return least;
+  }
+
+  // Components of the outermost level that the layers up to each cut need at least.
+  void count_before(double limit) {
+    const Cuts& cuts = costs_.cuts();
+    const int top = costs_.top();
+    before_.assign(static_cast<std::size_t>(cuts.count()), costs_.size(top) + 1);
+    before_[0] = 0;
+    for (int first = 0; first < cuts.whole(); ++first) {
+      const int so_far = before_[static_cast<std::size_t>(first)];
+      if (so_far > costs_.size(top) || (first > 0 && costs_.cut(top, first) > limit)) {
+        continue;
+      }
+      for (int cut = first + 1; cut < cuts.count(); ++cut) {
+        if (!cuts.nested(first, cut)) {
+          continue;
+        }
+        const int q = fewest(top, first, cut, limit, 0);
+        if (q > costs_.size(top) && cuts.ordered()) {
+          break;  // no longer group either
+        }
+        int& least = before_[static_cast<std::size_t>(cut)];
+        least = std::min(least, so_far + q);
+      }
+    }
+  }
+
   // All that end in `last`, no term above `limit`, in one component of the
   // level above `level`.
   const Suffixes& suffixes(int level, int last, double limit, int outside) {
@@ -102,18 +128,31 @@ class Preference {
     const Cuts& cuts = costs_.cuts();
     Suffixes row(index(0, last + 1));
     const std::vector<int>& inside = cuts.inside(last);
+    int furthest = last;  // where cuts are ordered, a longer first group is above the limit
     for (auto first = inside.rbegin(); first != inside.rend(); ++first) {
       if (level < costs_.top() && !promised(level, *first, last, limit, outside)) {
+        if (cuts.ordered()) {
+          break;  // an earlier beginning only adds to it
+        }
         continue;
       }
-      add_groups(row, {level, *first, last, limit, outside}, last, 0, nullptr);
-      for (const int cut : inside) {
-        if (cut <= *first || !cuts.nested(*first, cut) || costs_.cut(level, cut) > limit) {
+      while (cuts.ordered() && furthest > *first &&
+             fewest(level, *first, furthest, limit, outside) > costs_.size(level)) {
+        --furthest;
+      }
+      const Place place{level, *first, last, limit, outside};
+      if (furthest == last) {
+        add_groups(row, place, last, 0, nullptr);
+      }
+      for (auto at = std::upper_bound(inside.begin(), inside.end(), *first);
+           at != inside.end() && *at <= furthest; ++at) {
+        const int cut = *at;
+        if (!cuts.nested(*first, cut) || costs_.cut(level, cut) > limit) {
           continue;
         }
         for (int rest = costs_.fewest_inner(); rest < costs_.num_states(); ++rest) {
           for (const Suffix* after : row[index(rest, cut)]) {
-            add_groups(row, {level, *first, last, limit, outside}, cut, rest, after);
+            add_groups(row, place, cut, rest, after);
           }
         }
       }
@@ -144,11 +183,18 @@ class Preference {
   // be none.
   void add_groups(Suffixes& row, const Place& place, int cut, int rest, const Suffix* after) {
     const int behind = after != nullptr ? after->components : 0;
+    const int before =
+        place.level == costs_.top() ? before_[static_cast<std::size_t>(place.first)] : 0;
+    const int left = costs_.size(place.level) - behind - before;
     for (int in = costs_.fewest_inner();
          in <= costs_.most_inner(place.level) && in + rest < costs_.num_states(); ++in) {
       const int state = in + rest;
-      const int most = std::min(costs_.most(place.level, state), costs_.size(place.level) - behind);
+      std::vector<const Suffix*>& list = row[index(state, place.first)];
+      const int most = std::min(costs_.most(place.level, state), left);
       for (int q = costs_.least(state); q <= most; ++q) {
+        if (place.level > 0 && is_beaten(list, place, cut, q, after)) {
+          continue;
+        }
         if (plans_.group(place.level, in, place.first, cut, q, behind, place.outside) >
             place.limit) {
           continue;
@@ -156,9 +202,8 @@ class Preference {
         Suffix suffix{q + behind, q, 1, cut, q, nullptr, after};
         if (place.level > 0) {
           const int outside = costs_.outside_below(place.level, q, behind, place.outside);
-          const Suffixes& inner_row =
-              suffixes(place.level - 1, cut, largest_dividend(place.limit, q), outside);
-          suffix.inner = least(inner_row[index(in, place.first)]);
+          suffix.inner = preferred(place.level - 1, in, place.first, cut,
+                                   largest_dividend(place.limit, q), outside);
           MILLRACE_CHECK(suffix.inner != nullptr,
                          "an inner plan that its table promised is missing");
           suffix.workers = q * suffix.inner->workers;
@@ -168,12 +213,26 @@ class Preference {
           suffix.workers += after->workers;
           suffix.stages += after->stages;
         }
-        insert(row[index(state, place.first)], suffix);
+        insert(list, suffix);
         if (place.level == 0) {
           break;  // more replicas only mean more workers
         }
       }
     }
+  }
+
+  // Whether a suffix in the list has fewer workers than any inner plan of the group would leave,
+  // on no more components: each worker computes for the limit at most.
+  bool is_beaten(const std::vector<const Suffix*>& list, const Place& place, int cut, int q,
+                 const Suffix* after) const {
+    constexpr double kRounding = 1 - 1e-9;
+    const double needed = costs_.compute_s(place.first, cut) / (place.limit * q) * kRounding;
+    const double workers =
+        q * std::max(1.0, std::ceil(needed)) + (after != nullptr ? after->workers : 0);
+    const int components = q + (after != nullptr ? after->components : 0);
+    return std::any_of(list.begin(), list.end(), [&](const Suffix* other) {
+      return other->components <= components && other->workers < workers;
+    });
   }
 
   void insert(std::vector<const Suffix*>& list, const Suffix& suffix) {
@@ -190,6 +249,9 @@ class Preference {
 
   const PartitionCosts& costs_;
   InnerPlans& plans_;
+  const bool by_line_;
+  std::map<std::pair<int, double>, LineSuffixes> lines_;  // by last cut and limit
+  std::vector<int> before_;                               // by cut, see count_before
   std::deque<Suffix> arena_;
   std::map<std::tuple<int, int, double, int>, Suffixes> rows_;
 };

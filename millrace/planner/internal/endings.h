@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <limits>
 #include <vector>
@@ -23,6 +24,7 @@ class Endings {
     while (!entries_.empty() && entries_.back().key >= ending.key) {
       entries_.pop_back();
     }
+    num_kept_ = entries_.size();
     entries_.push_back(ending);
   }
 
@@ -39,8 +41,27 @@ class Endings {
     return crossing != entries_.end() && crossing->key < group(before.cut) ? &*crossing : &before;
   }
 
+  // The same for a group whose fixed side moved away from all cuts since it was last asked about:
+  // it costs no less now, so the crossing has only moved on. `crossing` is where it was then, and
+  // 0 at first; at most one ending was added since.
+  template <typename Group>
+  const Ending* best_onward(const Group& group, std::size_t& crossing) const {
+    crossing = std::min(crossing, num_kept_);
+    while (crossing < entries_.size() && group(entries_[crossing].cut) >= entries_[crossing].key) {
+      ++crossing;
+    }
+    if (crossing == 0) {
+      return entries_.empty() ? nullptr : &entries_.front();
+    }
+    const Ending& before = entries_[crossing - 1];
+    return crossing < entries_.size() && entries_[crossing].key < group(before.cut)
+               ? &entries_[crossing]
+               : &before;
+  }
+
  private:
   std::vector<Ending> entries_;
+  std::size_t num_kept_ = 0;  // of those before the last one that was added
 };
 
 }  // namespace millrace::internal

@@ -30,7 +30,10 @@ class InnerPlans {
     std::vector<double> costs_;
   };
 
-  explicit InnerPlans(const PartitionCosts& costs) : costs_(costs) {}
+  // Of plans no term of which is above `limit_s`; what is only part of others is kNever where cuts
+  // are ordered, which saves most of a long chain's pairs.
+  explicit InnerPlans(const PartitionCosts& costs, double limit_s = PartitionCosts::kNever)
+      : costs_(costs), limit_s_(limit_s) {}
 
   // Of plans in one component of `level`, that is, on at most size(level) components of the level
   // below, when `outside` workers stand behind that component (see PartitionCosts). The reference
@@ -51,6 +54,7 @@ class InnerPlans {
   class Filler;
 
   const PartitionCosts& costs_;
+  const double limit_s_;
   std::map<std::pair<int, int>, Table> tables_;
 };
 

@@ -64,6 +64,11 @@ class PartitionCosts {
     return rounded;
   }
 
+  // Of one worker for all layers between the cuts.
+  double compute_s(int first, int last) const {
+    return cuts().compute_s(first, last) / problem_.network.relative_speed;
+  }
+
   // A stage on level 0, as the family has it.
   double stage(int first, int last, int replicas, int after, int outside) const {
     const double parameter_bytes = static_cast<double>(cuts().parameter_bytes(first, last));
@@ -79,8 +84,8 @@ class PartitionCosts {
         return kNever;
       }
     }
-    return group_s(cuts().compute_s(first, last) / problem_.network.relative_speed,
-                   cuts().parameter_bytes(first, last), replicas, at(0).bandwidth_bytes_per_s);
+    return group_s(compute_s(first, last), cuts().parameter_bytes(first, last), replicas,
+                   at(0).bandwidth_bytes_per_s);
   }
 
   // A group on a higher level, each component of which costs `inner`.
