@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -13,24 +13,73 @@ namespace millrace {
 
 namespace {
 
-// What a stage's layers take: with recompute = "stage" from other stages alone, with "layer" from
-// all layers; every tensor once.
-int64_t taken_bytes(const Plan& plan, const Profile& profile, int stage) {
-  const std::vector<std::string>& own = plan.stages[static_cast<std::size_t>(stage)].layers;
-  const auto holds = [&own](const std::string& layer) {
-    return std::find(own.begin(), own.end(), layer) != own.end();
-  };
-  std::set<std::string> taken;
-  for (const ProfileEdge& edge : profile.edges) {
-    if (holds(edge.to) && (plan.recompute == Recompute::kLayer || !holds(edge.from))) {
-      taken.insert(edge.from);
+// A plan and a profile by number: each layer's place in the profile, its stage and its edges.
+struct Numbering {
+  Numbering(const Plan& plan, const Profile& profile) {
+    for (const LayerProfile& layer : profile.layers) {
+      index_of.emplace(layer.name, index_of.size());
+    }
+    stage_of.assign(profile.layers.size(), kNoStage);
+    for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+      for (const std::string& name : plan.stages[s].layers) {
+        const auto found = index_of.find(name);
+        if (found == index_of.end()) {
+          throw Error(
+              ErrorCode::kInvalidArgument,
+              fmt::format(
+                  "the plan's layer `{}` is not in the profile of `{}`; profile the model that "
+                  "the plan is for",
+                  name, profile.model))
+              .at_stage(static_cast<int>(s));
+        }
+        stage_of[found->second] = static_cast<int>(s);
+      }
+    }
+    for (const ProfileEdge& edge : profile.edges) {
+      edges.emplace_back(index_of.at(edge.from), index_of.at(edge.to));
     }
   }
-  int64_t bytes = 0;
-  for (const LayerProfile& layer : profile.layers) {
-    bytes += taken.contains(layer.name) ? layer.output_bytes : 0;
+
+  static constexpr int kNoStage = -1;
+  std::unordered_map<std::string_view, std::size_t> index_of;
+  std::vector<int> stage_of;
+  std::vector<std::pair<std::size_t, std::size_t>> edges;  // from, to
+};
+
+// What each stage's layers take: with recompute = "stage" from other stages alone, with "layer"
+// from all layers; every tensor once.
+std::vector<int64_t> taken_bytes(const Plan& plan, const Profile& profile,
+                                 const Numbering& numbering) {
+  std::vector<std::pair<int, std::size_t>> taken;  // stage, maker
+  for (const auto& [from, to] : numbering.edges) {
+    const int stage = numbering.stage_of[to];
+    if (stage != Numbering::kNoStage &&
+        (plan.recompute == Recompute::kLayer || numbering.stage_of[from] != stage)) {
+      taken.emplace_back(stage, from);
+    }
+  }
+  std::sort(taken.begin(), taken.end());
+  taken.erase(std::unique(taken.begin(), taken.end()), taken.end());
+  std::vector<int64_t> bytes(plan.stages.size(), 0);
+  for (const auto& [stage, maker] : taken) {
+    bytes[static_cast<std::size_t>(stage)] += profile.layers[maker].output_bytes;
   }
   return bytes;
+}
+
+// By layer: whether what it takes was made on other ranks.
+std::vector<bool> starting_layers(const Plan& plan, const Numbering& numbering) {
+  std::vector<bool> starts(numbering.stage_of.size(), true);
+  for (const auto& [from, to] : numbering.edges) {
+    const int maker = numbering.stage_of[from];
+    const int user = numbering.stage_of[to];
+    if (maker != Numbering::kNoStage && user != Numbering::kNoStage &&
+        (maker == user || plan.stages[static_cast<std::size_t>(maker)].ranks ==
+                              plan.stages[static_cast<std::size_t>(user)].ranks)) {
+      starts[to] = false;
+    }
+  }
+  return starts;
 }
 
 constexpr int64_t kElementBytes = 4;
@@ -76,16 +125,9 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
                     "the batch or lower microbatches or replicas",
                     samples_per_part));
   }
-  std::unordered_map<std::string, const LayerProfile*> layers;
-  for (const LayerProfile& layer : profile.layers) {
-    layers.emplace(layer.name, &layer);
-  }
-  std::unordered_map<std::string, std::size_t> stage_of;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& layer : plan.stages[s].layers) {
-      stage_of.emplace(layer, s);
-    }
-  }
+  const Numbering numbering(plan, profile);
+  const std::vector<bool> starts = starting_layers(plan, numbering);
+  const std::vector<int64_t> taken = taken_bytes(plan, profile, numbering);
   const double scale = samples_per_part / static_cast<double>(profile.samples_per_microbatch);
   const auto scaled = [scale](int64_t bytes) {
     return static_cast<int64_t>(std::llround(static_cast<double>(bytes) * scale));
@@ -95,26 +137,9 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
     StageCost cost;
     std::vector<const LayerProfile*> own;
     int64_t largest_layer_bytes = 0;
-    // Whether what the layer takes was made on other ranks.
-    const auto starts_here = [&](const LayerProfile& layer) {
-      return std::none_of(profile.edges.begin(), profile.edges.end(), [&](const ProfileEdge& edge) {
-        const auto maker = stage_of.find(edge.from);
-        return edge.to == layer.name && maker != stage_of.end() &&
-               plan.stages[maker->second].ranks == plan.stages[s].ranks;
-      });
-    };
     for (const std::string& name : plan.stages[s].layers) {
-      const auto found = layers.find(name);
-      if (found == layers.end()) {
-        throw Error(
-            ErrorCode::kInvalidArgument,
-            fmt::format(
-                "the plan's layer `{}` is not in the profile of `{}`; profile the model that "
-                "the plan is for",
-                name, profile.model))
-            .at_stage(s);
-      }
-      const LayerProfile& layer = *found->second;
+      const std::size_t index = numbering.index_of.at(name);
+      const LayerProfile& layer = profile.layers[index];
       own.push_back(&layer);
       cost.forward_s += layer.forward_s;
       cost.input_gradient_s += layer.input_gradient_s;
@@ -122,7 +147,7 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
       cost.update_s += layer.update_s;
       cost.output_bytes = layer.output_bytes;
       cost.parameter_bytes += layer.parameter_bytes;
-      cost.stash_bytes += layer.stash_bytes + (starts_here(layer) ? layer.shared_stash_bytes : 0);
+      cost.stash_bytes += layer.stash_bytes + (starts[index] ? layer.shared_stash_bytes : 0);
       cost.kept_bytes += layer.kept_bytes;
       largest_layer_bytes =
           std::max(largest_layer_bytes, layer.stash_bytes + layer.shared_stash_bytes);
@@ -137,7 +162,7 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Profile& profile,
       cost.recompute_s = cost.forward_s;
       cost.recomputed_bytes =
           plan.recompute == Recompute::kStage ? cost.stash_bytes : scaled(largest_layer_bytes);
-      cost.stash_bytes = scaled(taken_bytes(plan, profile, s));
+      cost.stash_bytes = scaled(taken[static_cast<std::size_t>(s)]);
     }
     if (plan.shard != Shard::kNothing) {
       cost.update_s /= static_cast<double>(plan.stages[s].ranks.size());
@@ -154,28 +179,21 @@ double samples_per_part(const Schedule& schedule, int64_t batch) {
 
 std::vector<int64_t> link_bytes(const Plan& plan, const Profile& profile,
                                 const std::vector<StageLink>& links, double samples_per_part) {
-  std::unordered_map<std::string, int> stage_of;
-  for (int s = 0; s < plan.num_stages(); ++s) {
-    for (const std::string& layer : plan.stages[s].layers) {
-      stage_of.emplace(layer, s);
-    }
-  }
-  std::unordered_map<std::string, int64_t> output_bytes;
-  for (const LayerProfile& layer : profile.layers) {
-    output_bytes.emplace(layer.name, layer.output_bytes);
-  }
+  const Numbering numbering(plan, profile);
   // A tensor with several users in one stage is sent there once.
-  std::set<std::pair<StageLink, std::string>> tensors;
-  for (const ProfileEdge& edge : profile.edges) {
-    tensors.insert({{stage_of.at(edge.from), stage_of.at(edge.to)}, edge.from});
+  std::vector<std::pair<StageLink, std::size_t>> tensors;
+  for (const auto& [from, to] : numbering.edges) {
+    tensors.push_back({{numbering.stage_of[from], numbering.stage_of[to]}, from});
   }
+  std::sort(tensors.begin(), tensors.end());
+  tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
   const double scale = samples_per_part / static_cast<double>(profile.samples_per_microbatch);
   std::vector<int64_t> bytes(links.size());
-  for (const auto& [link, layer] : tensors) {
+  for (const auto& [link, maker] : tensors) {
     const auto found = std::lower_bound(links.begin(), links.end(), link);
     if (found != links.end() && *found == link) {
       bytes[found - links.begin()] +=
-          std::llround(static_cast<double>(output_bytes.at(layer)) * scale);
+          std::llround(static_cast<double>(profile.layers[maker].output_bytes) * scale);
     }
   }
   return bytes;
