@@ -113,6 +113,9 @@ TEST(KernelFindings, SlowerThanAloneCountsFromAQuarterOn) {
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].kind, KernelFindingKind::kInStep);
   EXPECT_NEAR(found[0].saves_at_most_s, 0.1, 1e-12);
+  // What mostly calls others is lengthened by their recording.
+  profile.rows[1].self_s = 0.2;
+  EXPECT_TRUE(find_what_to_mend(profile, calls).empty());
 }
 
 TEST(KernelFindings, CoresAreNeitherIdleNorShared) {

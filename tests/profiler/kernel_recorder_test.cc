@@ -120,6 +120,29 @@ TEST(KernelRecorder, CountsWhatAProductAndAConvolutionTake) {
   EXPECT_EQ(convolved, 2.0 * (2 * 5 * 6 * 6) * (3 * 3 * 3));
 }
 
+TEST(KernelRecorder, TellsTheGradientsOfAConvolutionApart) {
+  KernelRecorder recorder;
+  const at::Tensor images = at::ones({2, 3, 8, 8});
+  const at::Tensor filters = at::ones({5, 3, 3, 3});
+  const at::Tensor grad = at::ones({2, 5, 6, 6});
+  recorder.begin_step();
+  for (const bool input : {true, false}) {
+    at::convolution_backward(grad, images, filters, at::OptionalIntArrayRef(), {1, 1}, {0, 0},
+                             {1, 1}, false, {0, 0}, 1, {input, !input, false});
+  }
+  recorder.end_step();
+  std::vector<std::string> seen;
+  for (const RecordedRow& one : recorder.rows()) {
+    if (one.row.name == "aten::convolution_backward") {
+      seen.push_back(one.row.shapes);
+      EXPECT_EQ(one.row.flops, 2.0 * (2 * 5 * 6 * 6) * (3 * 3 * 3));
+    }
+  }
+  std::sort(seen.begin(), seen.end());
+  EXPECT_EQ(seen, (std::vector<std::string>{"[2, 5, 6, 6] [2, 3, 8, 8] [5, 3, 3, 3] input",
+                                            "[2, 5, 6, 6] [2, 3, 8, 8] [5, 3, 3, 3] weight"}));
+}
+
 TEST(KernelRecorder, ChainsAreWhatOnePassCouldDo) {
   KernelRecorder recorder;
   const at::Tensor x = at::ones({30});

@@ -8,7 +8,8 @@
 // - fallback: convolutions that oneDNN does not do, and matrix products on operands that are
 //   contiguous in neither direction: what they take longer than at the profile's best FLOPs a
 //   second.
-// - in-step: what calls take longer than alone, from 1.25 times on.
+// - in-step: what calls take longer than alone, from 1.25 times on; not of calls below 10 us or of
+//   those that call others, which the recording itself lengthens.
 // - threads: the share of cores that ranks x threads leave idle, or of threads beyond the cores.
 // - loading: all of it.
 //

@@ -94,6 +94,21 @@ double product_flops(const TensorShape& a, const TensorShape& b) {
   return 2 * product(a.sizes) * static_cast<double>(b.sizes.back());
 }
 
+// Which gradients a convolution's backward makes: input, weight, bias. Empty for other operators.
+std::vector<bool> gradient_mask(const OperatorCall& call) {
+  std::vector<bool> mask;
+  if (bare(call.name) != "convolution_backward" || call.arguments.empty()) {
+    return mask;
+  }
+  const auto* value = std::get_if<c10::IValue>(&call.arguments.back());
+  if (value != nullptr && value->isBoolList() && value->toBoolList().size() == 3) {
+    for (const bool wanted : value->toBoolList()) {
+      mask.push_back(wanted);
+    }
+  }
+  return mask;
+}
+
 // Per element of the output (or of its gradient), a product with one filter.
 double convolution_flops(const TensorShape& output, const TensorShape& weight) {
   if (weight.sizes.size() < 3 || weight.sizes[0] == 0) {
@@ -202,6 +217,10 @@ std::string shapes_text(const OperatorCall& call) {
                           is_contiguous(tensor) ? "" : "s");
     }
   }
+  const std::vector<bool> mask = gradient_mask(call);
+  if (!mask.empty()) {
+    text += mask[0] && mask[1] ? " both" : mask[0] ? " input" : " weight";
+  }
   return text;
 }
 
@@ -215,11 +234,8 @@ double flops_of(const OperatorCall& call) {
     return product_flops(tensors[1], tensors[2]);
   }
   if (name == "convolution_backward" && tensors.size() >= 3) {
-    double halves = 0;
-    if (const auto* mask = std::get_if<c10::IValue>(&call.arguments.back());
-        mask != nullptr && mask->isBoolList() && mask->toBoolList().size() >= 2) {
-      halves = (mask->toBoolList()[0] ? 1.0 : 0.0) + (mask->toBoolList()[1] ? 1.0 : 0.0);
-    }
+    const std::vector<bool> mask = gradient_mask(call);
+    const double halves = mask.empty() ? 0 : (mask[0] ? 1.0 : 0.0) + (mask[1] ? 1.0 : 0.0);
     return halves * convolution_flops(tensors[0], tensors[2]);
   }
   if (name.find("conv") != std::string_view::npos && tensors.size() >= 2 && !call.outputs.empty()) {

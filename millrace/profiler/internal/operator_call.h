@@ -46,7 +46,8 @@ OperatorCall capture(std::string name, std::string overload,
 // What makes two calls the same primitive: name, shapes, strides, types, and the lists of integers
 // and booleans among the arguments (padding, masks). Other scalars do not matter.
 std::string key_of(const OperatorCall& call);
-// "[16, 64] [64, 32]s": s for a tensor that is not contiguous, an undefined one left out.
+// "[16, 64] [64, 32]s": s for a tensor that is not contiguous, an undefined one left out. Of a
+// convolution's backward also which gradient it makes: input, weight or both.
 std::string shapes_text(const OperatorCall& call);
 
 // Multiplications and additions of matrix products and convolutions, from shapes; 0 for others.
