@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <unordered_map>
 
 #include "millrace/base/error.h"
+#include "millrace/planner/internal/cuts.h"
 #include "millrace/planner/placed.h"
 #include "millrace/schedule/policy.h"
 #include "millrace/schedule/registry.h"
@@ -21,6 +23,8 @@ constexpr int kMostMicrobatches = 256;
 constexpr int kMostStages = 8;
 // Planners whose time rises with layers x layers x workers are asked up to so many steps.
 constexpr double kMostSlowSteps = 4e7;
+// Planner `pipedream` is asked for given stages of a layer graph up to so many, some seconds.
+constexpr double kMostGraphSteps = 2e9;
 // A round of unequal replicas that is longer is not simulated whole.
 constexpr int64_t kLongestRound = 64;
 
@@ -90,6 +94,7 @@ class Collector {
     const double slow_steps =
         static_cast<double>(num_layers) * num_layers * static_cast<double>(request_.workers);
     const bool slow_ones = slow_steps <= kMostSlowSteps;
+    placed_by_ = slow_ones ? "pipedream" : "equal-time";
     PlanRequest free = request_;
     free.schedule.reset();
     free.refuses = {};
@@ -111,17 +116,43 @@ class Collector {
     free.schedule.reset();
     if (!request_.stages && request_.replicas.size() <= 1) {
       const int most = std::min({request_.workers, num_layers, kMostStages});
+      double graph_steps = 0;
       for (int stages = 2; stages <= most; ++stages) {
         PlanRequest given = free;
         given.stages = stages;
-        if (slow_ones) {
+        graph_steps += steps_of_graph(stages);
+        if (slow_ones && graph_steps <= kMostGraphSteps) {
           ask("pipedream", given);
         }
         ask("equal-time", given);
       }
+      if (slow_ones && graph_steps > kMostGraphSteps) {
+        made_.left_out.emplace_back(
+            "planner pipedream was not asked for all numbers of stages: it takes long for so many "
+            "cuts of the layer graph");
+      }
     } else {
       ask("equal-time", free);
     }
+  }
+
+  // Of planner `pipedream` for so many stages, where the cuts of the layer graph are not in one
+  // order: it looks at all three that hold one another, for each way to deal out stages.
+  double steps_of_graph(int stages) {
+    if (is_chain(request_.profile)) {
+      return 0;
+    }
+    if (!nested_cuts_) {
+      nested_cuts_ = 0;
+      const Cuts cuts(request_.profile);
+      for (int last = 0; last < cuts.count() && !cuts.ordered(); ++last) {
+        for (const int cut : cuts.inside(last)) {
+          *nested_cuts_ += static_cast<double>(cuts.inside(cut).size());
+        }
+      }
+    }
+    constexpr double kComponents = 6;  // pairs of them in a level of 4
+    return *nested_cuts_ * kComponents * stages * stages / 2;
   }
 
   std::vector<ScheduleEntry> offered_schedules() const {
@@ -190,8 +221,9 @@ class Collector {
           continue;
         }
         // Stages and places do not depend on the number of microbatches.
-        if (plan.stages.empty() &&
-            refused([&] { plan = make_placed_plan("pipedream", placed, entry.name, config); })) {
+        if (plan.stages.empty() && refused([&] {
+              plan = make_placed_plan(placed_by_, placed, entry.name, config, &placed_stages_);
+            })) {
           break;
         }
         plan.microbatches = m;
@@ -267,6 +299,9 @@ class Collector {
   const PlanRequest& request_;
   std::unordered_map<std::string, const LayerProfile*> layers_;
   std::vector<Plan> pool_;
+  std::string placed_by_ = "pipedream";  // for schedules that hold several stages a rank
+  PlacedStages placed_stages_;
+  std::optional<double> nested_cuts_;  // threes that hold one another, see steps_of_graph
   Candidates made_;
 };
 

@@ -10,7 +10,8 @@
 namespace millrace {
 
 Plan make_placed_plan(const std::string& planner, const PlanRequest& request,
-                      const std::string& schedule, const ScheduleConfig& config) {
+                      const std::string& schedule, const ScheduleConfig& config,
+                      PlacedStages* known) {
   MILLRACE_CHECK(!request.stages && request.replicas.empty(), "the schedule says both");
   const Schedule made = make_schedule(schedule, config);
   const auto num_layers = static_cast<int>(request.profile.layers.size());
@@ -35,7 +36,12 @@ Plan make_placed_plan(const std::string& planner, const PlanRequest& request,
                     .straight = true};
   // All layers on every worker: as units of equal time.
   const bool whole = planner == "data-parallel" && config.num_ranks == 1;
-  Plan plan = make_plan(whole ? "equal-time" : planner, chain);
+  PlacedStages none;
+  PlacedStages& plans = known != nullptr ? *known : none;
+  if (!plans.contains(made.num_stages)) {
+    plans.emplace(made.num_stages, make_plan(whole ? "equal-time" : planner, chain));
+  }
+  Plan plan = plans.at(made.num_stages);
   plan.planner = planner;
   const Plan alone = make_plan("one", {.profile = request.profile,
                                        .cluster = request.cluster,

@@ -29,10 +29,13 @@ namespace {
 constexpr std::size_t kBest = 10;
 // Some seconds of simulation.
 constexpr double kMostActions = 1e6;
+// Likewise of exchange rules: a rule that overlaps acts layer by layer.
+constexpr double kMostRuleActions = 4e6;
 
 struct Judged {
   RankedPlan ranked;
-  int order = 0;  // in which it was tried
+  int order = 0;       // in which it was tried
+  double actions = 0;  // of its candidate
 
   auto key() const {
     const Plan& plan = ranked.plan;
@@ -102,13 +105,13 @@ class Auto {
       return;
     }
     Plan plan = candidate.plan;
-    if (judge(plan, candidate.actions) || request_.recompute) {
+    if (judge(plan, candidate.actions, actions_left_) || request_.recompute) {
       return;
     }
     for (const Recompute recompute : {Recompute::kStage, Recompute::kLayer}) {
       plan.recompute = recompute;
       ++extra_;
-      if (judge(plan, candidate.actions)) {
+      if (judge(plan, candidate.actions, actions_left_)) {
         return;
       }
     }
@@ -116,8 +119,8 @@ class Auto {
 
   // Simulates the plan and keeps it where it is among the best. False when recompute could help:
   // it does not fit into memory.
-  bool judge(const Plan& plan, double actions) {
-    if (actions > actions_left_) {
+  bool judge(const Plan& plan, double actions, double& actions_left) {
+    if (actions > actions_left) {
       ++unseen_;
       return true;
     }
@@ -131,7 +134,7 @@ class Auto {
     }
     Simulation simulation;
     try {
-      actions_left_ -= actions;
+      actions_left -= actions;
       simulation = simulate_plan(plan, request_.profile, request_.cluster,
                                  request_.profile.samples_per_microbatch, run);
     } catch (const Error& error) {
@@ -151,7 +154,7 @@ class Auto {
       least_bytes_ = std::min(least_bytes_, bytes);
       return false;
     }
-    Judged judged{{plan, simulation.step_s, reason(plan, simulation, bytes)}, simulated_};
+    Judged judged{{plan, simulation.step_s, reason(plan, simulation, bytes)}, simulated_, actions};
     const auto place =
         std::upper_bound(best_.begin(), best_.end(), judged,
                          [](const Judged& a, const Judged& b) { return a.key() < b.key(); });
@@ -183,20 +186,22 @@ class Auto {
     if (request_.rule) {
       return;
     }
-    std::vector<Plan> replicated;
+    std::vector<std::pair<Plan, double>> replicated;  // and actions
     for (const Judged& judged : best_) {
       if (judged.ranked.plan.max_replicas() > 1) {
-        replicated.push_back(judged.ranked.plan);
+        replicated.emplace_back(judged.ranked.plan, judged.actions);
       }
     }
-    for (Plan& plan : replicated) {
+    double actions_left = kMostRuleActions;
+    for (auto& [plan, actions] : replicated) {
       for (const RuleEntry& rule : rules()) {
         if (rule.name == plan.rule || !rule.traits.equal_replicas || rule.staleness != "0") {
           continue;
         }
         plan.rule = rule.name;
         ++extra_;
-        judge(plan, 0);
+        const std::size_t passes = rule.traits.overlaps ? request_.profile.layers.size() : 1;
+        judge(plan, actions * static_cast<double>(passes), actions_left);
       }
     }
   }
