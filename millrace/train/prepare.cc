@@ -620,6 +620,7 @@ class Preparation {
     request.train = train();
     request.machine = machine_;
     request.seconds = options_.profile_s;
+    request.peak = false;  // no prediction goes by it
     if (options_.sink != nullptr) {
       request.progress = [this, what](double fraction) {
         options_.sink->on_progress(what, fraction);

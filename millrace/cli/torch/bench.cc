@@ -46,14 +46,10 @@ int run_bench(const BenchArgs& args, Output& output) {
     const char* name;
     void (*run)(const BenchArgs&, Output&, Value&);
   };
-  const Part parts[] = {{"throughput", bench_throughput},
-                        {"overhead", bench_overhead},
-                        {"prediction", bench_prediction},
-                        {"emulation", bench_emulation},
-                        {"rules", bench_rules},
-                        {"loading", bench_loading},
-                        {"latency", bench_latency},
-                        {"collectives", bench_collectives}};
+  const Part parts[] = {{"throughput", bench_throughput}, {"overhead", bench_overhead},
+                        {"prediction", bench_prediction}, {"emulation", bench_emulation},
+                        {"rules", bench_rules},           {"loading", bench_loading},
+                        {"latency", bench_latency},       {"collectives", bench_collectives}};
   if (args.repeats < 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--repeats {}: expected at least 1", args.repeats));
