@@ -136,7 +136,9 @@ class InnerPlans::Filler {
       const Endings& endings = endings_[index(0, after, 0)];
       for (int q = 1; q <= std::min(most_, size_ - after); ++q) {
         const auto cost = [&](int cut) { return group(0, first, cut, q, after); };
-        std::size_t& crossing = crossings_[static_cast<std::size_t>(after * (size_ + 1) + q)];
+        std::size_t& crossing =
+            crossings_[static_cast<std::size_t>(after) * static_cast<std::size_t>(size_ + 1) +
+                       static_cast<std::size_t>(q)];
         if (const Ending* ending = endings.best_onward(cost, crossing)) {
           double& least = best(0, after + q, first);
           least = std::min(least, std::max(ending->key, cost(ending->cut)));
