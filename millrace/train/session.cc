@@ -869,7 +869,7 @@ std::optional<Trace> Session::first_steps() const {
 }
 
 std::optional<Trace> Session::all_first_steps() const {
-  const std::optional<Trace> own = first_steps();
+  std::optional<Trace> own = first_steps();
   if (!world_->spans_processes()) {
     return own;
   }
