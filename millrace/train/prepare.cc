@@ -33,7 +33,7 @@ namespace millrace {
 namespace {
 
 // Bumped when what is measured, or how, changes: old cache entries are then ignored.
-constexpr int kCacheVersion = 2;
+constexpr int kCacheVersion = 3;
 // Processes wait so long for the one that measures; one that ends is noticed at once.
 constexpr double kPatienceS = 24 * 3600;
 // The size that the note on collectives speaks of.
