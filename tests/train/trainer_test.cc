@@ -55,7 +55,6 @@ struct Told final : public EventSink {
   std::vector<StepEvent> steps;
   std::string checkpoint;
   std::vector<Trace> first_steps;
-  int64_t first_steps_at = 0;  // steps told before
 };
 
 class TrainerRuns : public ::testing::Test {
@@ -92,7 +91,6 @@ class TrainerRuns : public ::testing::Test {
     options.sink = &told;
     options.on_first_steps = [&told](const Trace& measured) {
       told.first_steps.push_back(measured);
-      told.first_steps_at = static_cast<int64_t>(told.steps.size());
     };
     if (!resume.empty()) {
       options.resume = dir_ + "/" + resume;
@@ -260,9 +258,9 @@ TEST_F(TrainerRuns, TellsWhatTheFirstStepsTook) {
     config_.epochs = 60;  // of five steps each
     Told told;
     run({{3, 4}, 1, schedule}, "long", 40, told);
+    // When, depends on how far ranks are ahead of those who report them; runtime's tests say of
+    // what.
     ASSERT_EQ(told.first_steps.size(), 1U) << schedule;
-    EXPECT_GE(told.first_steps_at, 20) << "not before they are done";
-    EXPECT_LE(told.first_steps_at, 40) << "the ranks are at most some steps further";
     const Trace& measured = told.first_steps.front();
     EXPECT_EQ(measured.num_steps, 1);
     EXPECT_GT(measured.step_s, 0);
