@@ -4,15 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <thread>
 #include <utility>
 
 #include "millrace/base/clock.h"
 #include "millrace/model/stage.h"
+#include "millrace/profiler/internal/busy_ranks.h"
 #include "millrace/profiler/internal/kernel_alone.h"
 #include "millrace/profiler/internal/kernel_findings.h"
 #include "millrace/profiler/internal/kernel_recorder.h"
@@ -144,38 +143,16 @@ Recording record(const KernelRequest& request, const Model& model, std::atomic<b
 Recording record_among_busy(const KernelRequest& request) {
   const Model model = internal::marked_model(*request.model);
   std::atomic<bool> done{false};
-  std::exception_ptr failure;
-  std::mutex failure_mutex;
   Recording recording;
-  const auto guarded = [&](const std::function<void()>& work) {
-    try {
-      at::set_num_threads(1);  // as every rank of a run does
-      work();
-    } catch (...) {
-      const std::lock_guard<std::mutex> lock(failure_mutex);
-      if (!failure) {
-        failure = std::current_exception();
-      }
-      done = true;
-    }
-  };
   const auto keep_busy = [&] {
     Steps steps(request, model);
     while (!done) {
       steps.run();
     }
   };
-  std::vector<std::thread> threads;
-  threads.emplace_back(guarded, [&] { recording = record(request, model, done); });
-  for (int i = 1; i < request.busy_ranks; ++i) {
-    threads.emplace_back(guarded, keep_busy);
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  if (failure) {
-    std::rethrow_exception(failure);
-  }
+  internal::run_among_busy(
+      request.busy_ranks, [&] { recording = record(request, model, done); }, keep_busy,
+      [&] { done = true; });
   return recording;
 }
 

@@ -18,31 +18,11 @@
 namespace millrace {
 namespace {
 
-// Hands its input on. Has a parameter, so that the layer behind it has an input gradient to make.
-class Source final : public Layer {
+// Hands its input on. Last of the model, so that the loss is not in the measured layer's time.
+class Relay : public Layer {
  public:
-  explicit Source(std::string name) : Layer(std::move(name)) {}
-  const char* kind() const override { return "source"; }
-  TensorSpec output(const TensorSpecs& inputs) const override { return inputs[0]; }
-  std::vector<ParameterSpec> parameters() const override { return {{"w", {1}, 0.0, 0.0}}; }
-  at::Tensor forward(const LayerContext& /*context*/, at::TensorList inputs,
-                     const Tensors& /*weights*/, Tensors& /*saved*/) const override {
-    return inputs[0];
-  }
-  Tensors backward_input(const LayerContext& /*context*/, Tensors& /*saved*/,
-                         const Tensors& /*weights*/, const at::Tensor& grad,
-                         bool need_input_gradient, Tensors& /*kept*/) const override {
-    return need_input_gradient ? Tensors{grad} : Tensors{};
-  }
-  void backward_weight(const LayerContext& /*context*/, const Tensors& /*kept*/,
-                       const Tensors& /*sums*/) const override {}
-};
-
-// Hands its input on, last of the model, so that the loss is not in the measured layer's time.
-class Sink final : public Layer {
- public:
-  Sink() : Layer("sink") {}
-  const char* kind() const override { return "sink"; }
+  explicit Relay(std::string name) : Layer(std::move(name)) {}
+  const char* kind() const override { return "relay"; }
   TensorSpec output(const TensorSpecs& inputs) const override { return inputs[0]; }
   std::vector<ParameterSpec> parameters() const override { return {}; }
   at::Tensor forward(const LayerContext& /*context*/, at::TensorList inputs,
@@ -56,6 +36,14 @@ class Sink final : public Layer {
   }
   void backward_weight(const LayerContext& /*context*/, const Tensors& /*kept*/,
                        const Tensors& /*sums*/) const override {}
+};
+
+// Has a parameter, so that the layer behind it has an input gradient to make.
+class Source final : public Relay {
+ public:
+  using Relay::Relay;
+  const char* kind() const override { return "source"; }
+  std::vector<ParameterSpec> parameters() const override { return {{"w", {1}, 0.0, 0.0}}; }
 };
 
 // Takes the output for its own gradient.
@@ -210,7 +198,7 @@ LayerProfile measure_layer(LayerAlone alone, double seconds, const Throttle& thr
     }
   }
   const int measured = model.append(std::move(alone.layer), from);
-  model.append(std::make_unique<Sink>());
+  model.append(std::make_unique<Relay>("sink"));
   model.loss = std::make_unique<OwnGradient>();
   ProfileRequest request;
   request.model = &model;

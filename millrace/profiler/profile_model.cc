@@ -1,19 +1,15 @@
 #include "millrace/profiler/profile_model.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <atomic>
-#include <exception>
 #include <memory>
-#include <mutex>
 #include <numeric>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "millrace/base/clock.h"
 #include "millrace/model/stage.h"
+#include "millrace/profiler/internal/busy_ranks.h"
 #include "millrace/profiler/measure_peak.h"
 #include "millrace/runtime/optimizer.h"
 
@@ -279,23 +275,9 @@ Profile profile_model(const ProfileRequest& request) {
   MILLRACE_CHECK(request.model != nullptr && request.dataset != nullptr && request.samples >= 1);
   check_model(*request.model);
   std::atomic<bool> done{false};
-  std::exception_ptr failure;
-  std::mutex failure_mutex;
   std::vector<LayerTimes> times(request.model->layers.size());
   Profile profile;
 
-  const auto guarded = [&](const std::function<void()>& work) {
-    try {
-      at::set_num_threads(1);
-      work();
-    } catch (...) {
-      const std::lock_guard<std::mutex> lock(failure_mutex);
-      if (!failure) {
-        failure = std::current_exception();
-      }
-      done = true;
-    }
-  };
   const auto measure = [&] {
     Passes passes(request);
     for (int i = 0; i < (request.timed ? kWarmUpPasses : 1); ++i) {
@@ -333,17 +315,7 @@ Profile profile_model(const ProfileRequest& request) {
     }
   };
 
-  std::vector<std::thread> threads;
-  threads.emplace_back(guarded, measure);
-  for (int i = 1; i < request.busy_ranks; ++i) {
-    threads.emplace_back(guarded, keep_busy);
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  if (failure) {
-    std::rethrow_exception(failure);
-  }
+  internal::run_among_busy(request.busy_ranks, measure, keep_busy, [&] { done = true; });
 
   profile.model = request.model->name;
   profile.machine = request.machine;

@@ -15,7 +15,6 @@ int run_train(const TrainArgs& args, Output& output);
 int run_verify(const VerifyArgs& args, Output& output);
 int run_compare(const CompareArgs& args, Output& output);
 int run_profile(const ProfileArgs& args, Output& output);
-int run_predicted_profile(const ProfileArgs& args, Output& output);  // profile --predict
 int run_eval(const EvalArgs& args, Output& output);
 int run_doctor(const DoctorArgs& args, Output& output);
 int run_bench(const BenchArgs& args, Output& output);

@@ -1,5 +1,7 @@
 // millrace profile --predict: a profile whose times a learned model predicts, refined by some
 // layers that are measured here. One untimed pass through the model counts its bytes.
+#include "millrace/cli/torch/predicted_profile.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -72,24 +74,13 @@ Profile observe(Profile profile, Job& job, const ProfileArgs& args, Output& outp
 
 }  // namespace
 
-int run_predicted_profile(const ProfileArgs& args, Output& output) {
+int predicted_of(const ProfileArgs& args, const RunConfig& config, Job& job, int64_t samples,
+                 Output& output) {
   const LatencyModel model = latency_model_from(read_document(args.predict));
-  const RunConfig config = read_run_config(args.run.config, args.run.set);
-  if (config.emulates_model()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("this run waits by the profile {} and computes nothing that could be "
-                            "predicted; profile a run without it",
-                            config.emulate->profile))
-        .in_file(args.run.config)
-        .at_key("emulate.profile");
-  }
-  Job job;
-  load_data_and_model(config, job);
   ProfileRequest request;
   request.model = &job.model;
   request.dataset = job.data.train.get();
-  request.samples =
-      args.samples.value_or(split_evenly(config.train.batch, config.parallel.microbatches).front());
+  request.samples = samples;
   request.train = config.train;
   request.machine = model.machine;
   request.timed = false;

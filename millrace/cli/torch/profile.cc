@@ -7,6 +7,7 @@
 #include "millrace/cli/common/flops_text.h"
 #include "millrace/cli/torch/commands.h"
 #include "millrace/cli/torch/kernel_table.h"
+#include "millrace/cli/torch/predicted_profile.h"
 #include "millrace/profiler/measure_cluster.h"
 #include "millrace/profiler/profile_model.h"
 
@@ -83,14 +84,11 @@ int kernels_of(const ProfileArgs& args, const RunConfig& config, const Job& job,
 }  // namespace
 
 int run_profile(const ProfileArgs& args, Output& output) {
-  if (!args.predict.empty()) {
-    return run_predicted_profile(args, output);
-  }
   const RunConfig config = read_run_config(args.run.config, args.run.set);
   if (config.emulates_model()) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("this run waits by the profile {} and computes nothing that could be "
-                            "measured; profile a run without it",
+                            "measured or predicted; profile a run without it",
                             config.emulate->profile))
         .in_file(args.run.config)
         .at_key("emulate.profile");
@@ -102,6 +100,9 @@ int run_profile(const ProfileArgs& args, Output& output) {
   if (samples < 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--samples {}: expected at least 1", samples));
+  }
+  if (!args.predict.empty()) {
+    return predicted_of(args, config, job, samples, output);
   }
   return args.kernels ? kernels_of(args, config, job, samples, output)
                       : layers_of(args, config, job, samples, output);
